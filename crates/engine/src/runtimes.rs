@@ -253,30 +253,35 @@ impl Runtimes {
     }
 
     /// Removes what an earlier run left on this host. What is elsewhere may take its time: see
-    /// [`Runtimes::sweep_elsewhere`].
+    /// [`Runtimes::elsewhere`].
     async fn prepare(&self) {
         if let Some(runtime) = self.all.get(&Provider::Process)
             && self.allowed.contains(&Provider::Process)
             && self.probe(Provider::Process, runtime).await.is_ok()
         {
-            self.sweep(|provider| provider == Provider::Process).await;
+            self.sweep(&mut BTreeSet::from([Provider::Process])).await;
         }
     }
 
-    /// Removes what an earlier run left where others run it.
-    pub async fn sweep_elsewhere(&self) {
-        self.sweep(|provider| provider != Provider::Process).await;
+    /// The providers that run servers elsewhere: what an earlier run left there is not gone with this host's processes.
+    pub fn elsewhere(&self) -> BTreeSet<Provider> {
+        let all = self.all.keys().copied();
+        all.filter(|provider| *provider != Provider::Process && self.allowed.contains(provider))
+            .collect()
     }
 
-    async fn sweep(&self, which: impl Fn(Provider) -> bool) {
+    /// Removes what an earlier run left with these providers. Those that did not answer stay in `left`.
+    pub async fn sweep(&self, left: &mut BTreeSet<Provider>) {
         for (provider, runtime) in &self.all {
-            if !self.allowed.contains(provider) || !which(*provider) {
+            if !left.contains(provider) {
                 continue;
             }
             match runtime.sweep().await {
-                Ok(0) => {}
                 Ok(count) => {
-                    tracing::warn!(%provider, count, "removed instances that an earlier run left behind");
+                    left.remove(provider);
+                    if count > 0 {
+                        tracing::warn!(%provider, count, "removed instances that an earlier run left behind");
+                    }
                 }
                 Err(error) => tracing::debug!(%provider, "nothing was swept: {error}"),
             }

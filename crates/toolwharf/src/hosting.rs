@@ -34,8 +34,8 @@ use crate::{
     replica::{Replica, SWEEP},
 };
 
-/// From one look at what lost replicas left running to the next.
-const SWEEP_LOST: Duration = Duration::from_secs(60);
+/// From one look at what was left running to the next.
+const SWEEP_AGAIN: Duration = Duration::from_secs(60);
 /// What a row says before its server ever ran.
 const REGISTERED: &str = "registered";
 
@@ -77,16 +77,19 @@ impl Hosting {
         })
     }
 
-    /// Removes what an earlier run left behind and nobody needs, and then now and then what replicas left that are lost, for ever. Of several
-    /// replicas one does.
+    /// Removes what an earlier run left behind and nobody needs, as soon as whoever runs it answers; and now and then what replicas left that
+    /// are lost, for ever. Of several replicas one does.
     pub(crate) async fn sweep(&self, replica: Option<&Replica>) {
-        self.gateway.runtimes().sweep_elsewhere().await;
-        let Some(replica) = replica else {
-            return std::future::pending().await;
-        };
+        let runtimes = self.gateway.runtimes();
+        let mut left = runtimes.elsewhere();
         loop {
-            tokio::time::sleep(SWEEP_LOST).await;
-            if replica.take(SWEEP).await.is_ok()
+            runtimes.sweep(&mut left).await;
+            if left.is_empty() && replica.is_none() {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(SWEEP_AGAIN).await;
+            if let Some(replica) = replica
+                && replica.take(SWEEP).await.is_ok()
                 && let Err(error) = self.sweep_lost(replica).await
             {
                 tracing::warn!("what lost replicas left running is not looked for: {error:#}");
