@@ -172,7 +172,12 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     if server.spec.enabled {
         status.word().clone_into(&mut told.status);
     }
-    let up = matches!(status.phase, Phase::Running { .. } | Phase::Starting { .. });
+    // Each attempt may take minutes: why the last one failed is told during the next.
+    let up = match status.phase {
+        Phase::Running { .. } => true,
+        Phase::Starting { .. } => status.failures == 0,
+        _ => false,
+    };
     let reason = match (&server.spec.unusable, &status.phase) {
         (Some(why), _) => Some(why.as_str()),
         (None, Phase::Unresponsive) => Some("it does not answer heartbeats"),
