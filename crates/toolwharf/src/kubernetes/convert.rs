@@ -3,6 +3,8 @@
 //! Invariant: whatever is not taken over is in a warning, with what to do about it. Deliberately absent: resources that another one
 //! refers to.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::definition::{KIND, SECRET_ENV, api_version};
@@ -120,6 +122,17 @@ pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
         }
         made.push(one.convert(&object));
     }
+    let namespaces: BTreeSet<&str> = made
+        .iter()
+        .map(|one| text(&one["metadata"]["namespace"]))
+        .collect();
+    if namespaces.len() > 1 {
+        let namespaces = Vec::from_iter(namespaces).join("`, `");
+        warnings.push(format!(
+            "they are of several namespaces (`{namespaces}`), and a gateway watches one, `[kubernetes] watch_namespace`: change `namespace` to \
+             that one, where their Secrets have to be as well"
+        ));
+    }
     (made, warnings)
 }
 
@@ -129,6 +142,13 @@ fn text(value: &Value) -> &str {
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+/// Where ToolHive reaches a server.
+fn port(theirs: &Value) -> u64 {
+    let ports = ["mcpPort", "targetPort", "port", "proxyPort"];
+    let port = ports.iter().find_map(|key| theirs[key].as_u64());
+    port.unwrap_or(PORT)
 }
 
 struct One<'a> {
@@ -193,6 +213,7 @@ impl One<'_> {
                 }
             }
         }
+        Self::told(theirs, &mut spec);
         if theirs.get("permissionProfile").is_none() {
             self.warn("spec.permissionProfile", "without one, ToolHive lets a server into the network; here it gets none: `network: open` lets it");
         }
@@ -204,10 +225,8 @@ impl One<'_> {
         if transport == "stdio" {
             return;
         }
-        let ports = ["mcpPort", "targetPort", "port", "proxyPort"];
-        let port = ports.iter().find_map(|key| theirs[key].as_u64());
         spec.insert("stdioBridge".to_owned(), false.into());
-        spec.insert("ports".to_owned(), json!([port.unwrap_or(PORT)]));
+        spec.insert("ports".to_owned(), json!([port(theirs)]));
         if transport == "sse" {
             spec.insert("path".to_owned(), "/sse".into());
             self.warn(
@@ -232,6 +251,25 @@ impl One<'_> {
         }
         if !env.is_empty() {
             spec.insert("env".to_owned(), env.into());
+        }
+    }
+
+    /// The variables in which ToolHive tells a server how it is spoken to.
+    fn told(theirs: &Value, spec: &mut Map<String, Value>) {
+        let transport = text(&theirs["transport"]);
+        if transport.is_empty() {
+            return;
+        }
+        let port = (transport != "stdio").then(|| port(theirs).to_string());
+        let env = spec.entry("env").or_insert_with(|| json!({}));
+        for (name, value) in [
+            ("MCP_TRANSPORT", Some(transport)),
+            ("MCP_PORT", port.as_deref()),
+            ("FASTMCP_PORT", port.as_deref()),
+        ] {
+            if let (Some(value), Some(env)) = (value, env.as_object_mut()) {
+                env.entry(name).or_insert_with(|| value.into());
+            }
         }
     }
 
@@ -316,7 +354,7 @@ mod tests {
         check(
             json!({
                 "image": "ghcr.io/x/fetch:1", "transport": "streamable-http", "mcpPort": 3000, "proxyPort": 8080, "args": ["-v"],
-                "env": [{"name": "LOG", "value": "debug"}, {"name": "FROM", "valueFrom": {}}],
+                "env": [{"name": "LOG", "value": "debug"}, {"name": "FROM", "valueFrom": {}}, {"name": "MCP_PORT", "value": "9"}],
                 "secrets": [{"name": "github", "key": "token", "targetEnvName": "TOKEN"}, {"name": "other", "key": "KEY"}],
                 "resources": {"limits": {"cpu": "100m", "memory": "128Mi"}, "requests": {"cpu": "50m"}},
                 "permissionProfile": {"type": "builtin", "name": "network"},
@@ -324,7 +362,7 @@ mod tests {
             }),
             json!({
                 "image": "ghcr.io/x/fetch:1", "args": ["-v"], "stdioBridge": false, "ports": [3000], "network": "open",
-                "env": {"LOG": "debug"}, "sandbox": {"cpu": "100m", "memory": "128Mi"},
+                "env": {"LOG": "debug", "MCP_TRANSPORT": "streamable-http", "MCP_PORT": "9", "FASTMCP_PORT": "3000"}, "sandbox": {"cpu": "100m", "memory": "128Mi"},
                 "secretEnv": {
                     "TOKEN": {"secretKeyRef": {"name": "github", "key": "token"}},
                     "KEY": {"secretKeyRef": {"name": "other", "key": "KEY"}},
@@ -341,7 +379,7 @@ mod tests {
         check(
             json!({"image": "i", "transport": "stdio", "volumes": [{"name": "v", "hostPath": "/a", "mountPath": "/b", "readOnly": true}],
                 "permissionProfile": {"type": "configmap", "name": "own"}}),
-            json!({"image": "i", "mounts": [{"host": "/a", "path": "/b", "readOnly": true}]}),
+            json!({"image": "i", "mounts": [{"host": "/a", "path": "/b", "readOnly": true}], "env": {"MCP_TRANSPORT": "stdio"}}),
             &["spec.volumes", "spec.permissionProfile"],
         );
         check(
@@ -351,9 +389,20 @@ mod tests {
         );
         check(
             json!({"transport": "sse"}),
-            json!({"stdioBridge": false, "ports": [8080], "path": "/sse"}),
+            json!({"stdioBridge": false, "ports": [8080], "path": "/sse",
+                "env": {"MCP_TRANSPORT": "sse", "MCP_PORT": "8080", "FASTMCP_PORT": "8080"}}),
             &["spec.transport", "spec.permissionProfile", "spec.image"],
         );
+    }
+
+    #[test]
+    fn d08_resources_of_several_namespaces_are_told() {
+        let theirs = |namespace: &str| json!({"apiVersion": "toolhive.stacklok.dev/v1beta1", "kind": "MCPServer", "metadata": {"name": "s", "namespace": namespace}, "spec": {"image": "i", "permissionProfile": {"type": "builtin", "name": "none"}}});
+        let warned =
+            |namespaces: &[&str]| convert(namespaces.iter().map(|one| theirs(one)).collect()).1;
+        assert_eq!(warned(&["a", "a"]), [""; 0]);
+        let warnings = warned(&["b", "a", "b"]);
+        assert!(warnings[0].contains("(`a`, `b`)"), "{warnings:?}");
     }
 
     #[test]

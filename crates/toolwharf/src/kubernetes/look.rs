@@ -14,7 +14,7 @@ use kube::api::DynamicObject;
 use model::ServerName;
 use serde_json::Value;
 use store::{Page, WorkspaceRow};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     cluster::{Cluster, Definition, Error, has_finalizer, is_going, name, uid},
@@ -33,6 +33,8 @@ const AGAIN: Duration = Duration::from_secs(20);
 const WAITING: Duration = Duration::from_secs(2);
 /// The first and the longest wait after something failed.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// For one attempt to have the volumes of a server removed.
+const VOLUMES: Duration = Duration::from_secs(2);
 /// An object is not written to again within that time.
 const WRITES: Duration = Duration::from_secs(1);
 /// After an API server that does not answer.
@@ -387,15 +389,27 @@ impl<'a> Look<'a> {
                 }
             }
             if object.data["spec"][RECLAIM] != RETAIN
-                && let Err(error) = self.hosting.volumes_remove(id).await
+                && let Err(why) = self.volumes_remove(id).await
             {
-                let told = Told::new("False", "VolumesRemain", error.to_string());
+                let told = Told::new("False", "VolumesRemain", why);
                 return Ok(Some((told, Some(id.clone()))));
             }
         }
         *object = self.cluster.finalize(object, false).await?;
         tracing::info!(resource = name(object), "its server is removed");
         Ok(None)
+    }
+
+    /// Has the volumes of a server removed; why they are there yet. Others wait for this one meanwhile, so that it is asked again later
+    /// instead of waited for.
+    async fn volumes_remove(&self, id: &str) -> Result<(), String> {
+        match timeout(VOLUMES, self.hosting.volumes_remove(id)).await {
+            Ok(removed) => removed.map_err(|error| error.to_string()),
+            Err(_) => Err(
+                "its volumes are being removed: they are in use as long as a pod has them"
+                    .to_owned(),
+            ),
+        }
     }
 
     /// Writes a status that is not of a server which the gateway has.
