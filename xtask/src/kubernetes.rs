@@ -492,6 +492,9 @@ impl Own {
         let mut text = include_str!("kubernetes/objects.yaml").to_owned();
         for number in 0..VOLUMES {
             let path = self.at(&format!("volumes/{number}"));
+            // As a storage class would give it to the pod's group: Kubernetes does not do that with a `hostPath`.
+            fs::create_dir_all(&path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
             let volume = serde_json::json!({
                 "apiVersion": "v1",
                 "kind": "PersistentVolume",
@@ -501,7 +504,7 @@ impl Own {
                     "accessModes": ["ReadWriteOnce"],
                     "persistentVolumeReclaimPolicy": "Retain",
                     "storageClassName": "toolwharf-test",
-                    "hostPath": {"path": path, "type": "DirectoryOrCreate"},
+                    "hostPath": {"path": path, "type": "Directory"},
                 },
             });
             text.push_str(&format!("---\n{volume}\n"));

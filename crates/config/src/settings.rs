@@ -11,7 +11,7 @@ mod told;
 mod values;
 mod walk;
 
-use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
+use std::{cell::RefCell, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
 
 use model::{
     AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
@@ -35,6 +35,9 @@ use super::{extensions, interpolate::Variables, problem::Problem, source::Source
 pub(crate) use self::sample::SAMPLE;
 pub use self::told::Setting;
 pub(crate) use self::told::told;
+
+/// All but root, and the one above that looks at servers.
+const USERS: RangeInclusive<u32> = 1..=2_000_000_000;
 
 /// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
 /// `variables` fill in what may be a secret.
@@ -294,6 +297,15 @@ fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
     into.storage_class = table.text("storage_class", must, named);
     let must = r#"the name of an image with a shell, such as "busybox""#;
     into.probe_image = table.text("probe_image", must, |name| !name.is_empty());
+    let must = r#"the number of a user that is not root, up to 2000000000, or "image" for what each image says"#;
+    let user = table.value("user", must, |value| match value.as_str() {
+        Some(word) => (word == "image").then_some(None),
+        None => {
+            let number = integer(value).and_then(|number| u32::try_from(number).ok());
+            number.filter(|number| USERS.contains(number)).map(Some)
+        }
+    });
+    set(&mut into.user, user);
     let must = "the name of a namespace, in lower-case letters, digits and `-`";
     into.watch_namespace = table.text("watch_namespace", must, named);
 }

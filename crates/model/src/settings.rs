@@ -158,6 +158,8 @@ pub struct KubernetesSettings {
     pub storage_class: Option<String>,
     /// An image that looks at the kernel of each pod; `None`: nobody does.
     pub probe_image: Option<String>,
+    /// The number of the user that servers are; `None`: their image's, which may be root.
+    pub user: Option<u32>,
     /// The namespace whose resources `MCPServer` are servers of this gateway; `None`: none are.
     pub watch_namespace: Option<String>,
 }
@@ -368,6 +370,7 @@ impl Default for KubernetesSettings {
             runtime_class: Some("gvisor".to_owned()),
             storage_class: None,
             probe_image: None,
+            user: Some(65532),
             watch_namespace: None,
         }
     }

@@ -7,9 +7,9 @@
 //! # What a server gets
 //!
 //! - A pod named after its server, of its image, with a read-only root and `/tmp` and `/run` in memory; no token of a service
-//!   account, no capability, no new privileges, the runtime's seccomp profile.
+//!   account, no capability, no new privileges, the runtime's seccomp profile, and [`Options::user`] instead of root.
 //! - Its variables from a Secret of the pod's own name. The Secret owns the pod and its NetworkPolicy: whatever removes it
-//!   removes all.
+//!   removes all. In the cluster, the Secret belongs to the pod of the gateway.
 //! - A NetworkPolicy that lets nothing in but Toolwharf to its ports, and nothing out but to the addresses of its allow-list,
 //!   unless its network is open.
 //! - A PersistentVolumeClaim for each volume, which outlives the pod.
@@ -77,6 +77,8 @@ pub struct Options {
     /// An image with `sh`, `cat`, `dmesg` and `sleep`, which looks at the kernel and the processes of each pod. `None`: the
     /// cluster's word is taken.
     pub probe_image: Option<String>,
+    /// Whom servers run as, and the group that their volumes belong to; `None`: whom their image says, which may be root.
+    pub user: Option<u32>,
     /// Tells this installation from others in the same namespace: lower-case letters, digits, `-`.
     pub install: String,
     /// Tells this run from earlier ones.

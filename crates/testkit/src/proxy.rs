@@ -1,6 +1,13 @@
 //! A way to a server that can be cut, stalled and slowed down, and lead elsewhere.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -36,6 +43,8 @@ pub struct Proxy {
     address: SocketAddr,
     target: watch::Sender<Arc<str>>,
     way: watch::Sender<Way>,
+    /// How often its connections were lost.
+    losses: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
@@ -59,12 +68,13 @@ impl Proxy {
         let address = listener.local_addr().expect("it listens");
         let way = watch::Sender::new(Way::Open);
         let mut tasks = JoinSet::new();
-        let (seen, current) = (way.clone(), target.clone());
+        let losses = Arc::new(AtomicU64::new(0));
+        let (seen, current, lost) = (way.clone(), target.clone(), losses.clone());
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let target = current.borrow().clone();
-                let (edit, way) = (edit.clone(), seen.subscribe());
+                let (edit, way, lost) = (edit.clone(), seen.subscribe(), lost.clone());
                 connections.spawn(async move {
                     if *way.borrow() == Way::Cut {
                         return;
@@ -72,11 +82,13 @@ impl Proxy {
                     let Ok(server) = TcpStream::connect(&*target).await else {
                         return;
                     };
+                    let known = lost.load(Ordering::Relaxed);
+                    let is_lost = || lost.load(Ordering::Relaxed) != known;
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
                     tokio::select! {
-                        () = carried(from_client, to_server, way.clone(), &*edit) => {}
-                        () = carried(from_server, to_client, way, &|piece| piece) => {}
+                        () = carried(from_client, to_server, way.clone(), &is_lost, &*edit) => {}
+                        () = carried(from_server, to_client, way, &is_lost, &|piece| piece) => {}
                     }
                 });
             }
@@ -85,6 +97,7 @@ impl Proxy {
             address,
             target,
             way,
+            losses,
             _tasks: tasks,
         }
     }
@@ -96,6 +109,11 @@ impl Proxy {
 
     pub fn be(&self, way: Way) {
         self.way.send_replace(way);
+    }
+
+    /// Nothing comes through the connections that there are any more, and nobody is told. New ones are not concerned.
+    pub fn lose_connections(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Leads to another server from now on, as an address does that moves: all connections end.
@@ -123,6 +141,7 @@ async fn carried(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut way: watch::Receiver<Way>,
+    is_lost: &(dyn Fn() -> bool + Send + Sync),
     edit: &Edit,
 ) {
     let mut some = vec![0; 16 << 10];
@@ -132,6 +151,10 @@ async fn carried(
             _ = way.wait_for(|way| *way == Way::Cut) => return,
             read = from.read(&mut some) => read.unwrap_or(0),
         };
+        if is_lost() {
+            let _ = way.wait_for(|way| *way == Way::Cut).await;
+            return;
+        }
         let Ok(now) = way
             .wait_for(|way| *way != Way::Stalled)
             .await

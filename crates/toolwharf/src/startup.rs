@@ -360,6 +360,7 @@ fn runtimes(
             runtime_class: asked.runtime_class.clone(),
             storage_class: asked.storage_class.clone(),
             probe_image: asked.probe_image.clone(),
+            user: asked.user,
             install: install.clone(),
             run: spawner.run_id().to_owned(),
             ports: ports.clone(),

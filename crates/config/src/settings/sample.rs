@@ -131,6 +131,7 @@ mounts = []                   # paths of this host below which servers may mount
 runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's default runtime
 # storage_class = "fast"      # of volumes; without one: the cluster's default
 # probe_image = "busybox"     # looks in each pod at its kernel and at what it uses; without one the kernel is not known
+user = 65532                  # whom servers run as; "image" for whom their image says, which may be root
 # watch_namespace = "mcp-servers"   # `MCPServer` resources of this namespace are servers here; without one none are
 
 [swarm]

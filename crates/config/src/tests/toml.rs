@@ -346,3 +346,17 @@ fn a_lease_that_no_renewal_can_keep_is_refused() {
     let settings = load("[replicas]\nlease = \"3s\"\n");
     assert_eq!(settings.replicas.lease, Duration::from_secs(3));
 }
+
+#[test]
+fn servers_on_kubernetes_run_as_root_only_by_their_image() {
+    let user = |value: &str| load(&format!("[kubernetes]\nuser = {value}\n"));
+    let of = |settings: Settings| settings.hosting.kubernetes.user;
+    assert_eq!(of(load("")), Some(65532));
+    assert_eq!(of(user("1000")), Some(1000));
+    assert_eq!(of(user("\"image\"")), None);
+    for wrong in ["0", "-1", "2000000001", "\"root\"", "true", "\"0\""] {
+        let errors = errors("t.toml", &format!("[kubernetes]\nuser = {wrong}\n"));
+        assert!(errors.contains("bad `user`"), "{wrong}: {errors}");
+        assert!(errors.contains("a user that is not root"), "{errors}");
+    }
+}

@@ -1,10 +1,13 @@
 //! The API server: a client of it, and a deadline for every request.
 
+use std::env;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -21,13 +24,17 @@ pub(super) const ASK: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 pub(super) struct Cluster {
     pub(super) client: Client,
+    config: Arc<Config>,
     pub(super) namespace: String,
     /// The namespace of this process's own pod, if it runs in one of this cluster.
     pub(super) home: Option<String>,
+    /// That pod, if servers are in its namespace. `None`, too, where it does not have its pod's name.
+    pub(super) gateway: Option<OwnerReference>,
     pub(super) pods: Api<Pod>,
     pub(super) secrets: Api<Secret>,
     pub(super) policies: Api<NetworkPolicy>,
     pub(super) claims: Api<PersistentVolumeClaim>,
+    pub(super) events: Api<Event>,
 }
 
 impl Cluster {
@@ -56,16 +63,44 @@ impl Cluster {
         let home = is_inside.then(|| config.default_namespace.clone());
         let namespace = options.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|why| missing(&why))?;
+        let client = Client::try_from(config.clone()).map_err(|why| missing(&why))?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let gateway = match env::var("HOSTNAME") {
+            Ok(name) if home.as_ref() == Some(&namespace) => {
+                let found = call("look at the gateway's own pod", pods.get_opt(&name)).await;
+                found.map_err(Error::from)?.map(|pod| own(pod.metadata))
+            }
+            _ => None,
+        };
         Ok(Self {
-            pods: Api::namespaced(client.clone(), &namespace),
+            pods,
             secrets: Api::namespaced(client.clone(), &namespace),
             policies: Api::namespaced(client.clone(), &namespace),
             claims: Api::namespaced(client.clone(), &namespace),
+            events: Api::namespaced(client.clone(), &namespace),
             client,
+            config: Arc::new(config),
             namespace,
             home,
+            gateway,
         })
+    }
+
+    /// A client without connections: those that the other one keeps may be dead, and nobody has told.
+    pub(super) fn anew(&self) -> Result<Client, Error> {
+        let client = Client::try_from(Config::clone(&self.config));
+        client.map_err(|why| missing(&model::with_causes(&why)))
+    }
+}
+
+/// That something is a pod's, and goes with it.
+fn own(pod: ObjectMeta) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name.unwrap_or_default(),
+        uid: pod.uid.unwrap_or_default(),
+        ..OwnerReference::default()
     }
 }
 

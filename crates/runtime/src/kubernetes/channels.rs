@@ -8,9 +8,9 @@ use futures_util::stream::{SplitSink, SplitStream};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Resource as _;
 use kube::api::AttachParams;
 use kube::core::Request;
+use kube::{Client, Resource as _};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -33,11 +33,12 @@ pub(super) type Stream = SplitStream<Socket>;
 /// Connects to the streams of a container that runs.
 pub(super) async fn attach(
     cluster: &Cluster,
+    client: &Client,
     pod: &str,
     params: &AttachParams,
 ) -> Result<Socket, Call> {
     let request = Request::new(path(cluster)).attach(pod, params);
-    connect(cluster, "attach to a pod", request).await
+    connect(client, "attach to a pod", request).await
 }
 
 /// Runs a command in a container.
@@ -48,7 +49,7 @@ pub(super) async fn exec(
     params: &AttachParams,
 ) -> Result<Socket, Call> {
     let request = Request::new(path(cluster)).exec(pod, command, params);
-    connect(cluster, "run a program in a pod", request).await
+    connect(&cluster.client, "run a program in a pod", request).await
 }
 
 fn path(cluster: &Cluster) -> String {
@@ -56,13 +57,13 @@ fn path(cluster: &Cluster) -> String {
 }
 
 async fn connect<E: std::error::Error>(
-    cluster: &Cluster,
+    client: &Client,
     what: &'static str,
     request: Result<hyper::Request<Vec<u8>>, E>,
 ) -> Result<Socket, Call> {
     let request =
         request.map_err(|error| Call::Other(Error::Failed(format!("cannot {what}: {error}"))))?;
-    let connected = call(what, cluster.client.connect(request)).await?;
+    let connected = call(what, client.connect(request)).await?;
     let config = WebSocketConfig::default().read_buffer_size(READ);
     // Nothing was read from it yet.
     let raw = connected.into_stream().into_inner();

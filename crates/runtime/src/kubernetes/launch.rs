@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use tokio::io::duplex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,7 +23,7 @@ use super::rights;
 use super::spec::{self, SERVER, VERIFY};
 use super::stdio::{BUFFER, Pump};
 use crate::handle::{Handle, ProcessState};
-use crate::unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit};
+use crate::unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit, remove_each};
 
 /// From the request for a pod until it runs, its image pulled.
 const START: Duration = Duration::from_secs(120);
@@ -117,7 +117,7 @@ impl Inner {
                 .map_err(|error| refusal(error, "volumes"))?;
         }
         let create = PostParams::default();
-        let secret = spec::secret(options, unit);
+        let secret = spec::secret(options, unit, cluster.gateway.as_ref());
         let secret = call("make a secret", cluster.secrets.create(&create, &secret))
             .await
             .map_err(|error| refusal(error, "environment"))?;
@@ -151,10 +151,14 @@ impl Inner {
             return Err(error);
         }
         if is_late {
+            let why = match unscheduled(&pod) {
+                Some(why) => Some(why),
+                None => warning(cluster, &pod).await.or_else(|| waits_for(&pod)),
+            };
             return Err(Error::Failed(format!(
                 "its pod does not start within {} s: {}",
                 START.as_secs(),
-                hindrance(&pod)
+                why.as_deref().unwrap_or("nothing is said of why")
             )));
         }
         let (exit, exited) = watch::channel(None);
@@ -231,6 +235,7 @@ impl Inner {
             cluster.clone(),
             name.to_owned(),
             address,
+            options.promises_gvisor(),
             Arc::clone(&shared),
         );
         let to = Arc::new(to);
@@ -359,20 +364,17 @@ impl Inner {
         value: &str,
         is_unwanted: impl Fn(&ObjectMeta) -> bool,
     ) -> Result<usize, Error> {
-        let mut swept = 0;
-        let mut failed = None;
-        for secret in list("list secrets", &cluster.secrets, label, value).await? {
-            let Secret { metadata, .. } = &secret;
-            let name = metadata.name.as_deref().unwrap_or_default();
-            if spec::server_of(metadata).is_none() || !is_unwanted(metadata) {
-                continue;
-            }
-            match remove(cluster, name, false, &is_unwanted).await {
-                Ok(_) => swept += 1,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(swept), Err)
+        let mut all = list("list secrets", &cluster.secrets, label, value).await?;
+        all.retain(|Secret { metadata, .. }| {
+            spec::server_of(metadata).is_some() && is_unwanted(metadata)
+        });
+        let is_unwanted = &is_unwanted;
+        remove_each(all, |secret| async move {
+            let name = secret.metadata.name.as_deref().unwrap_or_default();
+            remove(cluster, name, false, is_unwanted).await?;
+            Ok(1)
+        })
+        .await
     }
 
     pub(super) async fn volumes_remove(
@@ -508,21 +510,36 @@ fn stuck(pod: &Pod) -> Option<Error> {
     None
 }
 
-/// What a pod that does not start waits for.
-fn hindrance(pod: &Pod) -> String {
-    let status = pod.status.as_ref();
-    let conditions = status.and_then(|status| status.conditions.as_ref());
+/// Why no node takes a pod.
+fn unscheduled(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let unscheduled = conditions
-        .into_iter()
-        .flatten()
+        .iter()
         .find(|condition| condition.status == "False" && condition.type_ == "PodScheduled");
-    if let Some(condition) = unscheduled {
-        return condition.message.clone().unwrap_or_default();
-    }
-    let waiting = state(pod, SERVER).and_then(|state| state.waiting.as_ref());
-    let waiting =
-        waiting.and_then(|waiting| waiting.message.clone().or_else(|| waiting.reason.clone()));
-    waiting.unwrap_or_else(|| "nothing is said of why".to_owned())
+    unscheduled?.message.clone()
+}
+
+/// The last that the cluster warned of about a pod: of volumes, networks and runtimes that fail its status says nothing.
+async fn warning(cluster: &Cluster, pod: &Pod) -> Option<String> {
+    let uid = pod.metadata.uid.as_deref()?;
+    let params = ListParams::default().fields(&format!("involvedObject.uid={uid},type=Warning"));
+    let events = call("list events", cluster.events.list(&params))
+        .await
+        .ok()?;
+    let last = events.items.into_iter().max_by_key(|event| {
+        let series = event.series.as_ref();
+        let observed = series.and_then(|series| series.last_observed_time.as_ref());
+        let at = observed.or(event.event_time.as_ref()).map(|time| time.0);
+        at.max(event.last_timestamp.as_ref().map(|time| time.0))
+    })?;
+    let (reason, message) = (last.reason?, last.message?);
+    Some(format!("{reason}: {}", message.trim()))
+}
+
+/// What the node says that it waits for.
+fn waits_for(pod: &Pod) -> Option<String> {
+    let waiting = state(pod, SERVER)?.waiting.as_ref()?;
+    waiting.message.clone().or_else(|| waiting.reason.clone())
 }
 
 /// The API server's word on which part of the request it is that cannot be.

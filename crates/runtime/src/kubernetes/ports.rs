@@ -7,13 +7,13 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::api::Portforwarder;
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::api::{Cluster, call};
 use crate::handle::ProcessState;
@@ -24,7 +24,14 @@ use crate::unit::Error;
 
 const CONNECTIONS: usize = 128;
 /// How long a pod's address may take to answer.
-const ADDRESS: Duration = Duration::from_secs(1);
+const ADDRESS: Duration = Duration::from_secs(3);
+/// How long the node may take to say why a connection has ended.
+const WHY: Duration = Duration::from_millis(100);
+/// How long one that did not answer is left alone.
+const LEFT_ALONE: Duration = Duration::from_secs(30);
+
+const GVISOR: &str = " (`port-forward` does not see the network of gVisor, unless `runsc` has `--network=host`: have Toolwharf run in the \
+                      cluster, and the server listen at 0.0.0.0)";
 
 /// The ports of one pod.
 pub(super) struct Forward {
@@ -37,8 +44,10 @@ pub(super) struct Destination {
     pod: String,
     /// Where the pod is reached from here.
     address: Option<IpAddr>,
-    /// Whether its address stays silent.
-    is_silent: AtomicBool,
+    /// Whether its network is gVisor's own.
+    is_gvisor: bool,
+    /// When its address did not answer.
+    silent: Mutex<Option<Instant>>,
     shared: Arc<ProcessState>,
     failed: Repeats,
 }
@@ -72,6 +81,7 @@ impl Destination {
         cluster: Cluster,
         pod: String,
         address: Option<IpAddr>,
+        is_gvisor: bool,
         shared: Arc<ProcessState>,
     ) -> Self {
         let address = address.filter(|_| cluster.home.is_some());
@@ -79,7 +89,8 @@ impl Destination {
             cluster,
             pod,
             address,
-            is_silent: AtomicBool::new(false),
+            is_gvisor,
+            silent: Mutex::default(),
             shared,
             failed: Repeats::default(),
         }
@@ -92,7 +103,8 @@ impl Destination {
         } else if let Err(error) = self.forward(stream, port).await {
             let why = error.to_string();
             if let Some(times) = self.failed.count(&why) {
-                let note = format!("toolwharf: its port {port} is not reached: {why}{times}");
+                let hint = if self.is_gvisor { GVISOR } else { "" };
+                let note = format!("toolwharf: its port {port} is not reached: {why}{hint}{times}");
                 self.shared.log.note(&note);
             }
         }
@@ -100,7 +112,8 @@ impl Destination {
 
     async fn connect(&self, port: u16) -> Option<TcpStream> {
         let address = self.address?;
-        if self.is_silent.load(Ordering::Relaxed) {
+        let silent = *self.silent.lock();
+        if silent.is_some_and(|since| since.elapsed() < LEFT_ALONE) {
             return None;
         }
         match timeout(ADDRESS, TcpStream::connect((address, port))).await {
@@ -110,7 +123,7 @@ impl Destination {
                 Some(connected)
             }
             Err(_) => {
-                self.is_silent.store(true, Ordering::Relaxed);
+                *self.silent.lock() = Some(Instant::now());
                 None
             }
         }
@@ -120,9 +133,16 @@ impl Destination {
         let ports = [port];
         let forward = self.cluster.pods.portforward(&self.pod, &ports);
         let mut tunnel = Tunnel(call("reach a port of a pod", forward).await?);
+        let failed = tunnel.0.take_error(port);
         if let Some(inside) = tunnel.0.take_stream(port) {
             pump(stream, inside).await;
         }
-        Ok(())
+        match failed {
+            Some(failed) => match timeout(WHY, failed).await {
+                Ok(Some(why)) => Err(Error::Failed(why)),
+                Ok(None) | Err(_) => Ok(()),
+            },
+            None => Ok(()),
+        }
     }
 }

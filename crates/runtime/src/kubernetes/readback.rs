@@ -67,6 +67,8 @@ pub(super) fn rows(
     let dropped = context.and_then(|it| it.capabilities.as_ref()?.drop.as_ref());
     let dropped = dropped.is_some_and(|all| all.iter().any(|one| one == "ALL"));
     let no_new = context.and_then(|it| it.allow_privilege_escalation) == Some(false);
+    let user = spec.and_then(|spec| spec.security_context.as_ref()?.run_as_user);
+    let user = user.map_or_else(|| "its image's".to_owned(), |user| user.to_string());
     let token = spec.and_then(|spec| spec.automount_service_account_token) == Some(false);
     let disk = match sandbox.volumes.is_empty() {
         true => row("disk", true, "nothing of it is on disk".to_owned()),
@@ -109,7 +111,7 @@ pub(super) fn rows(
             "privileges",
             dropped && no_new && token,
             format!(
-                "no capabilities = {dropped}, no new privileges = {no_new}, no token = {token}"
+                "no capabilities = {dropped}, no new privileges = {no_new}, no token = {token}, user = {user}"
             ),
         ),
         kernel_row(options, pod, kernel)?,

@@ -11,7 +11,7 @@ use super::api::{Call, Cluster, call};
 use crate::unit::Error;
 
 /// Group, resource, subresource and verbs, all of them in the namespace of the servers.
-const RIGHTS: [(&str, &str, &str, &[&str]); 8] = [
+const RIGHTS: [(&str, &str, &str, &[&str]); 9] = [
     (
         "",
         "pods",
@@ -29,6 +29,7 @@ const RIGHTS: [(&str, &str, &str, &[&str]); 8] = [
         "",
         &["create", "delete", "list"],
     ),
+    ("", "events", "", &["list"]),
     ("networking.k8s.io", "networkpolicies", "", &["create"]),
 ];
 

@@ -30,9 +30,13 @@ pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
 /// Which launch it is of all of the gateways of a database, and of which one's.
 const LABEL_FENCE: &str = "toolwharf.dev/fence";
 pub(super) const LABEL_FENCE_OF: &str = "toolwharf.dev/fence-of";
+/// One launch of all, of whichever gateway: a policy selects the pod of its own launch by it.
+const LABEL_LAUNCH: &str = "toolwharf.dev/launch";
 const LABEL_SERVER: &str = "toolwharf.dev/server";
 /// The server's id as it is: labels are cut to 63 characters.
 const ANNOTATION_SERVER: &str = "toolwharf.dev/server-id";
+/// What empties a node by itself may take it along: it is made again elsewhere.
+const EVICTED: [&str; 2] = ["cluster-autoscaler.kubernetes.io/safe-to-evict", "true"];
 /// The path of a volume.
 const ANNOTATION_PATH: &str = "toolwharf.dev/path";
 /// The container that is the server, and the one that looks at its kernel.
@@ -43,6 +47,10 @@ const RUN: u64 = 16 << 20;
 const GRACE: i64 = 10;
 /// What the container does that is asked from time to time: it waits, for 68 years.
 const WAIT: [&str; 2] = ["sleep", "2147483647"];
+/// Whom the second container runs as: nobody that a server can be, which is not to end it.
+const LOOKER: i64 = 2_000_000_001;
+/// Whom volumes belong to where servers are whoever their image says.
+const GROUP: i64 = 65532;
 /// What Toolwharf's own pods are labelled with, and the label of namespaces by their name.
 const GATEWAY: (&str, &str) = ("app.kubernetes.io/name", "toolwharf");
 const NAMESPACE: &str = "kubernetes.io/metadata.name";
@@ -164,12 +172,19 @@ fn meta(options: &Options, unit: Confined<'_>, name: String) -> ObjectMeta {
     }
 }
 
-/// Its variables, by number: a name of a variable need not be one of a key.
-pub(super) fn secret(options: &Options, unit: Confined<'_>) -> Secret {
+/// Its variables, by number: a name of a variable need not be one of a key. `gateway`: the pod that this process is, if it is
+/// in the namespace of the servers. All that it has made goes with it.
+pub(super) fn secret(
+    options: &Options,
+    unit: Confined<'_>,
+    gateway: Option<&OwnerReference>,
+) -> Secret {
     let values = unit.launch.env.values().enumerate();
     let data = values.map(|(n, value)| (n.to_string(), ByteString(value.as_bytes().to_vec())));
+    let mut metadata = meta(options, unit, name(options, unit));
+    metadata.owner_references = gateway.map(|gateway| vec![gateway.clone()]);
     Secret {
-        metadata: meta(options, unit, name(options, unit)),
+        metadata,
         data: Some(data.collect()),
         ..Secret::default()
     }
@@ -182,8 +197,16 @@ pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
         kind: "Secret".to_owned(),
         name: secret.metadata.name.clone().unwrap_or_default(),
         uid: secret.metadata.uid.clone().unwrap_or_default(),
+        // Who empties a node takes a pod of nobody's for one that is lost for good, and leaves it.
+        controller: Some(true),
         ..OwnerReference::default()
     }]
+}
+
+/// The uid of the Secret that a launch has made: no other launch has it.
+fn launch_of(secret: &Secret) -> (String, String) {
+    let uid = secret.metadata.uid.clone().unwrap_or_default();
+    (LABEL_LAUNCH.to_owned(), uid)
 }
 
 /// The addresses of an allow-list, with their ports.
@@ -271,16 +294,12 @@ pub(super) fn policy(
     let name = format!("{}-{uid}", name(options, unit));
     let mut metadata = meta(options, unit, name);
     metadata.owner_references = Some(owned_by(owner));
-    let selected = metadata.labels.clone().unwrap_or_default();
-    let selected = selected
-        .into_iter()
-        .filter(|(key, _)| [LABEL_INSTALL, LABEL_SERVER].contains(&key.as_str()));
     let ingress = ways_in(sandbox, home);
     NetworkPolicy {
         metadata,
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(LabelSelector {
-                match_labels: Some(selected.collect()),
+                match_labels: Some(BTreeMap::from([launch_of(owner)])),
                 ..LabelSelector::default()
             }),
             policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
@@ -326,6 +345,7 @@ pub(super) fn pod(
     let (launch, sandbox) = (unit.launch, unit.sandbox);
     let name = name(options, unit);
     let limits = sandbox.limits;
+    let user = options.user.map(i64::from);
     let tmp = limits.disk.min(limits.memory / 2);
     let mut volumes = Vec::new();
     let mut mounts = Vec::new();
@@ -389,14 +409,30 @@ pub(super) fn pod(
         volume_mounts: Some(mounts),
         ..locked_down(limits.cpu_millis, limits.memory)
     };
-    let verify = options.probe_image.as_ref().map(|image| Container {
-        name: VERIFY.to_owned(),
-        image: Some(image.clone()),
-        command: Some(WAIT.map(str::to_owned).into()),
-        ..locked_down(100, 64 << 20)
+    let verify = options.probe_image.as_ref().map(|image| {
+        let mut verify = locked_down(100, 64 << 20);
+        if let Some(context) = &mut verify.security_context {
+            context.run_as_non_root = Some(true);
+            context.run_as_user = Some(LOOKER);
+            context.run_as_group = Some(LOOKER);
+        }
+        Container {
+            name: VERIFY.to_owned(),
+            image: Some(image.clone()),
+            command: Some(WAIT.map(str::to_owned).into()),
+            ..verify
+        }
     });
     let mut metadata = meta(options, unit, name);
     metadata.owner_references = Some(owned_by(owner));
+    metadata
+        .labels
+        .get_or_insert_default()
+        .extend([launch_of(owner)]);
+    metadata
+        .annotations
+        .get_or_insert_default()
+        .extend([EVICTED.map(str::to_owned).into()]);
     Pod {
         metadata,
         spec: Some(PodSpec {
@@ -416,6 +452,12 @@ pub(super) fn pod(
                     type_: "RuntimeDefault".to_owned(),
                     ..SeccompProfile::default()
                 }),
+                run_as_non_root: user.map(|_| true),
+                run_as_user: user,
+                run_as_group: user,
+                fs_group: Some(user.unwrap_or(GROUP)),
+                // A volume that is this group's already is not gone through at each start.
+                fs_group_change_policy: Some("OnRootMismatch".to_owned()),
                 ..PodSecurityContext::default()
             }),
             ..PodSpec::default()
@@ -485,7 +527,8 @@ mod tests {
             namespace: None,
             runtime_class: Some("gvisor".to_owned()),
             storage_class: None,
-            probe_image: None,
+            probe_image: Some("busybox".to_owned()),
+            user: Some(65532),
             install: "abc".to_owned(),
             run: "run-1".to_owned(),
             ports: Ports::new(PathBuf::from("/nonexistent/ports.json")),
@@ -510,7 +553,7 @@ mod tests {
             fence: None,
         };
         let options = options();
-        let mut owner = secret(&options, unit);
+        let mut owner = secret(&options, unit, None);
         owner.metadata.uid = Some("0123456789".to_owned());
         let program = check(unit).expect("it can be done");
         let pod = serde_json::to_value(pod(&options, unit, program, &owner));
@@ -526,10 +569,6 @@ mod tests {
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert_eq!(spec["restartPolicy"], "Never");
         assert_eq!(spec["runtimeClassName"], "gvisor");
-        assert_eq!(
-            spec["securityContext"]["seccompProfile"]["type"],
-            "RuntimeDefault"
-        );
         let server = &spec["containers"][0];
         assert_eq!(
             server["securityContext"],
@@ -544,7 +583,47 @@ mod tests {
         assert_eq!(server["env"], json!([{"name": "TOKEN", "valueFrom": from}]));
         // Kubernetes makes of this what was given.
         assert_eq!(server["args"], json!(["--home=$$(HOME)"]));
-        assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], "0123456789");
+        let owner = &pod["metadata"]["ownerReferences"][0];
+        assert_eq!(
+            (&owner["uid"], &owner["controller"]),
+            (&json!("0123456789"), &json!(true))
+        );
+        assert_eq!(pod["metadata"]["labels"][LABEL_LAUNCH], "0123456789");
+    }
+
+    /// The rules that the Pod Security Standard `restricted` has for what is in these pods.
+    #[test]
+    fn pods_are_let_into_restricted_namespaces() {
+        let (pod, _) = objects(|sandbox| sandbox.volumes = vec!["/data".to_owned()]);
+        let spec = &pod["spec"];
+        assert_eq!(
+            spec["securityContext"],
+            json!({
+                "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+                "fsGroup": 65532, "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            })
+        );
+        let containers = spec["containers"].as_array().expect("containers");
+        assert_eq!(containers.len(), 2);
+        for container in containers {
+            let context = &container["securityContext"];
+            assert_eq!(context["allowPrivilegeEscalation"], false);
+            assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
+            assert_ne!(context["runAsUser"], 0);
+        }
+        // The server cannot end the container that looks at it.
+        assert_eq!(containers[1]["securityContext"]["runAsUser"], LOOKER);
+        for volume in spec["volumes"].as_array().expect("volumes") {
+            let kinds = ["persistentVolumeClaim", "emptyDir"];
+            assert!(
+                kinds.iter().any(|kind| volume.get(kind).is_some()),
+                "{volume}"
+            );
+        }
+        for field in ["hostNetwork", "hostPID", "hostIPC"] {
+            assert!(spec.get(field).is_none(), "{field}");
+        }
     }
 
     #[test]
@@ -554,7 +633,8 @@ mod tests {
         for policy in [&none, &open] {
             assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
             assert!(policy["spec"].get("ingress").is_none());
-            let selected = json!({LABEL_INSTALL: "abc", LABEL_SERVER: "one"});
+            // That of an earlier launch may let out more.
+            let selected = json!({LABEL_LAUNCH: "0123456789"});
             assert_eq!(policy["spec"]["podSelector"]["matchLabels"], selected);
         }
         assert_eq!(none["spec"]["egress"], json!([]));

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
+use kube::Client;
 use kube::api::{AttachParams, LogParams};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +31,10 @@ pub(super) const BUFFER: usize = 16 << 10;
 const WRITTEN: i64 = 64 << 10;
 /// What is sent at a time.
 const CHUNK: usize = 8 << 10;
-/// So often something is sent, or what stands between takes a connection for one that is over.
-const PING: Duration = Duration::from_secs(60);
+/// So often the other end is asked whether it is there. What stands between takes a silent connection for one that is over.
+const PING: Duration = Duration::from_secs(15);
+/// When it has not answered for so long, it is not: nobody tells of a machine that has lost its power.
+const SILENCE: Duration = Duration::from_secs(45);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A connection that lasts so long is one to a server that runs.
@@ -81,14 +84,16 @@ impl Pump {
         let mut is_first = true;
         let mut out_ends_line = true;
         let mut pause = PAUSE;
+        let mut has_failed = false;
         loop {
             let attached = match first.take() {
                 Some(attached) => Ok(attached),
                 None => tokio::select! {
-                    attached = self.attach() => attached,
+                    attached = self.attach_again(has_failed) => attached,
                     () = self.ended.cancelled() => break,
                 },
             };
+            has_failed = attached.is_err();
             match attached {
                 Ok(attached) => {
                     pause = PAUSE;
@@ -116,12 +121,25 @@ impl Pump {
     }
 
     pub(super) async fn attach(&self) -> Result<Socket, Call> {
+        self.attach_with(&self.cluster.client).await
+    }
+
+    /// `has_failed`: the last attempt has.
+    async fn attach_again(&self, has_failed: bool) -> Result<Socket, Call> {
+        if has_failed {
+            let client = self.cluster.anew().map_err(Call::Other)?;
+            return self.attach_with(&client).await;
+        }
+        self.attach().await
+    }
+
+    async fn attach_with(&self, client: &Client) -> Result<Socket, Call> {
         let params = AttachParams::default()
             .container(SERVER)
             .stdin(self.has_streams)
             .stdout(true)
             .stderr(true);
-        channels::attach(&self.cluster, &self.pod, &params).await
+        channels::attach(&self.cluster, client, &self.pod, &params).await
     }
 
     /// All that it has written so far, both streams, as the node has kept it.
@@ -166,7 +184,7 @@ impl Pump {
             for bytes in output {
                 let _ = stdout.write_all(&bytes).await;
             }
-            while let Some(Ok(message)) = stream.next().await {
+            while let Ok(Some(Ok(message))) = timeout(SILENCE, stream.next()).await {
                 match piece(message) {
                     Some((STDOUT, bytes)) => {
                         *out_ends_line = bytes.ends_with(b"\n");
@@ -201,11 +219,13 @@ impl Pump {
     }
 }
 
-/// Sends what is read, and a sign of life now and then, until the connection fails. The end of the input would be the end
+/// Sends what is read, and asks for a sign of life now and then, until the connection fails. The end of the input would be the end
 /// of the whole connection: a server is stopped by a signal.
 async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
     let mut chunk = vec![0; CHUNK];
     let mut is_open = true;
+    let mut ping = interval_at(Instant::now() + PING, PING);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let next = tokio::select! {
             read = stdin.read(&mut chunk), if is_open => match read {
@@ -215,7 +235,7 @@ async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
                     continue;
                 }
             },
-            () = sleep(PING) => Message::Ping(Bytes::new()),
+            _ = ping.tick() => Message::Ping(Bytes::new()),
         };
         if sink.send(next).await.is_err() {
             return;

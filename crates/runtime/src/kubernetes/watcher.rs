@@ -26,6 +26,8 @@ use crate::unit::Error;
 
 /// Seconds after which a watch is opened again.
 const WATCH: u32 = 240;
+/// Bookmarks come once a minute.
+const SILENCE: Duration = Duration::from_secs(75);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -172,9 +174,8 @@ impl Shared {
             Err(Call::Api(410, _)) => return Ok((None, false)),
             Err(error) => return Err(error),
         };
-        let limit = Duration::from_secs(u64::from(WATCH) + 10);
         let mut is_new = false;
-        while let Ok(Some(Ok(event))) = timeout(limit, events.next()).await {
+        while let Ok(Some(Ok(event))) = timeout(SILENCE, events.next()).await {
             let version = match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
                     let version = pod.metadata.resource_version.clone();

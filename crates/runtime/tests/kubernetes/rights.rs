@@ -16,12 +16,14 @@ const EXAMPLE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../examples/kubernetes/rbac.yaml"
 );
-/// What this cluster asks for with the other verb, or what is done without at a price: `watch` is a look every five seconds.
+/// What this cluster asks for with the other verb, or what is done without at a price: `watch` is a look every five seconds, and
+/// `events` say why a pod does not start.
 /// That they are missing is told beforehand.
-const NOT_MISSED: [&str; 4] = [
+const NOT_MISSED: [&str; 5] = [
     "create pods/attach",
     "create pods/exec",
     "create pods/portforward",
+    "list events",
     "watch pods",
 ];
 

@@ -141,6 +141,7 @@ impl Namespace {
             runtime_class: None,
             storage_class: Some("toolwharf-test".to_owned()),
             probe_image: Some("toolwharf-test/busybox:1".to_owned()),
+            user: Some(65532),
             install: install.to_owned(),
             run: run.to_owned(),
             ports: Ports::new(self.dir.path().join("ports.json")),

@@ -8,7 +8,7 @@ use std::{path::Path, process::Command};
 use serde_json::Value;
 
 #[cfg(feature = "kubernetes")]
-pub(crate) use self::cluster::{Held, Webhook, kubelet_ends, pod, try_kubectl};
+pub(crate) use self::cluster::{Held, Webhook, kubelet_ends, nothing_left, pod, try_kubectl};
 
 /// Where tests find the kubeconfig of a cluster of their own.
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";

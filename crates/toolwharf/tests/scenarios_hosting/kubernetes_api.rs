@@ -7,7 +7,7 @@ use testkit::{Process, Proxy, Way, soak, wait_for, wait_for_some};
 use tokio::time::Instant;
 
 use crate::{
-    kubernetes::{self, config, kubectl, list},
+    kubernetes::{self, config, kubectl, list, nothing_left},
     support::{Host, LONG, Platform, Site, with},
 };
 
@@ -79,11 +79,31 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
         host.happened(&id, "ready", 2).await;
         assert_eq!(kubernetes::containers(&id).len(), 1);
         host.stop().await;
-        wait_for("nothing that is left", LONG, async || {
-            list("pods,secrets,networkpolicies", &id).is_empty()
-        })
-        .await;
+        nothing_left(&id).await;
     }
+}
+
+/// A machine between that loses its power says nothing to anybody.
+#[tokio::test]
+async fn d07_kubernetes_connections_that_are_lost_in_silence_are_made_again() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let proxy = proxied(&site).await;
+    let (host, id) = site.hosting("silent", &[]).await;
+    host.mark(&id).await;
+    let before = kubernetes::containers(&id);
+    proxy.lose_connections();
+    wait_for("the same instance to answer", LONG, async || {
+        let echo = host.call_within(&id, "echo", json!({}), 2000).await;
+        echo.status == 200
+    })
+    .await;
+    assert!(host.is_marked(&id).await);
+    assert_eq!(kubernetes::containers(&id), before);
+    // The watch, too.
+    host.kill_server(&id, "silent");
+    host.happened(&id, "ready", 2).await;
+    host.stop().await;
+    nothing_left(&id).await;
 }
 
 #[tokio::test]
@@ -162,11 +182,33 @@ async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_tha
         assert_eq!(list("pods", &id).len(), 1, "{what}");
         assert_eq!(list("secrets", &id).len(), 1, "{what}");
         host.stop().await;
-        wait_for("nothing that is left", LONG, async || {
-            list("pods,secrets,networkpolicies", &id).is_empty()
-        })
-        .await;
+        nothing_left(&id).await;
     }
+}
+
+/// Nobody starts it again, so that nobody makes room for it.
+#[tokio::test]
+async fn d07_kubernetes_what_an_earlier_run_left_goes_when_the_api_server_is_back() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let proxy = proxied(&site).await;
+    let (host, id) = site.hosting("left", &[]).await;
+    proxy.be(Way::Cut);
+    let path = format!("/{id}");
+    tokio::select! {
+        _ = host.ask("DELETE", &path, Value::Null) => {}
+        () = wait_for("its row to be gone", LONG, async || {
+            host.ask("GET", &path, Value::Null).await.status == 404
+        }) => {}
+    }
+    host.running.kill().await;
+    assert_eq!(kubernetes::containers(&id).len(), 1);
+    let host = site.start().await;
+    let gone = host.ask("GET", &path, Value::Null).await;
+    assert_eq!(gone.status, 404, "{}", gone.text());
+    assert_eq!(kubernetes::containers(&id).len(), 1);
+    proxy.be(Way::Open);
+    nothing_left(&id).await;
+    host.stop().await;
 }
 
 /// In a pod of the cluster there are the API server's address in the environment, and a token, certificates and a namespace
@@ -224,6 +266,18 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
             inside.env(name, value);
         }
     }
+    // The pod that it would be.
+    let image = "--image=toolwharf-test/busybox:1";
+    in_it(&[
+        "run",
+        "gateway",
+        image,
+        "--restart=Never",
+        "--",
+        "sleep",
+        "600",
+    ]);
+    inside.env("HOSTNAME", "gateway");
     let api = api_server();
     let (address, port) = api.split_once(':').unwrap();
     inside.env_remove("KUBECONFIG");
@@ -267,6 +321,11 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
             .contains(&remote)
     });
     tokio::join!(calling, seen);
-    host.stop().await;
+    // It cannot come back with what it knew: all that it has made goes with its pod.
+    host.running.kill().await;
+    in_it(&["delete", "pod", "gateway", "--grace-period=1"]);
+    for id in [id, port] {
+        nothing_left(&id).await;
+    }
     kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
 }

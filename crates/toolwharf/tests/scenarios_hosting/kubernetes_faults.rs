@@ -4,17 +4,9 @@ use serde_json::json;
 use testkit::{wait_for, wait_for_some};
 
 use crate::{
-    kubernetes::{self, kubectl, list, pod},
+    kubernetes::{self, kubectl, list, nothing_left, pod},
     support::{Host, LONG, Platform, Site, enforced, refusal, with},
 };
-
-/// Waits until nothing of a server is left in the cluster: what a launch made goes with it, some of it a moment later.
-async fn nothing_left(id: &str) {
-    wait_for("nothing that is left", LONG, async || {
-        list("pods,secrets,networkpolicies", id).is_empty()
-    })
-    .await;
-}
 
 /// The reason that is told of a server that does not start.
 async fn reason(host: &Host, id: &str) -> String {
@@ -253,6 +245,62 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     host.happened(&id, "ready", ready + 1).await;
     host.until(&id, "running").await;
     assert_eq!(kubernetes::containers(&id).len(), 1);
+    host.stop().await;
+    nothing_left(&id).await;
+}
+
+/// Its node tells the events, and nothing in its status.
+#[tokio::test]
+async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reason() {
+    let site = Site::new(Platform::KubernetesGvisor).await;
+    site.reconfigure("\"gvisor\"", "\"nowhere\"");
+    let host = site.start().await;
+    let told = host.register(site.entry("nowhere", &[])).await;
+    let id = told["id"].as_str().unwrap();
+    let mut why = String::new();
+    wait_for("the reason", 3 * LONG, async || {
+        why = host.status(id).await["reason"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        why.contains("does not start within")
+    })
+    .await;
+    let told = "FailedCreatePodSandBox: ";
+    assert!(why.contains(told) && why.contains("nowhere"), "{why}");
+    host.stop().await;
+    nothing_left(id).await;
+}
+
+/// The image of the server has no user, which is root.
+#[tokio::test]
+async fn d07_kubernetes_a_server_is_not_root_and_cannot_end_what_looks_at_it() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let runs = |id: &str, script: &str| {
+        let pod = pod(id);
+        let args = ["exec", &pod, "--container=server", "--", "sh", "-c", script];
+        kubectl(&args)
+    };
+    let users =
+        "while read -r line; do case $line in Uid:*) echo $line;; esac; done </proc/self/status";
+    let (host, id) = site.hosting("somebody", &[]).await;
+    assert_eq!(runs(&id, users).trim(), "Uid: 65532 65532 65532 65532");
+    let (holds, how) = enforced(&host.status(&id).await, "privileges");
+    assert!(holds && how.contains("user = 65532"), "{how}");
+    let attack = "for process in /proc/[0-9]*; do read -r name <$process/comm; \
+                  if [ $name = sleep ]; then kill -9 ${process#/proc/} 2>&1; fi; done; true";
+    let said = runs(&id, attack);
+    assert!(said.contains("Operation not permitted"), "{said}");
+    assert!(host.status(&id).await["usage"]["memory"].as_u64() > Some(0));
+    host.stop().await;
+    nothing_left(&id).await;
+
+    site.reconfigure("[kubernetes]\n", "[kubernetes]\nuser = \"image\"\n");
+    let host = site.start().await;
+    host.until(&id, "running").await;
+    assert_eq!(runs(&id, users).trim(), "Uid: 0 0 0 0");
+    let (_, how) = enforced(&host.status(&id).await, "privileges");
+    assert!(how.contains("user = its image's"), "{how}");
     host.stop().await;
     nothing_left(&id).await;
 }

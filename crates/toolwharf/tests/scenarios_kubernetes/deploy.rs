@@ -208,6 +208,40 @@ async fn d08_the_chart_and_kustomize_say_the_same_of_the_gateway() {
     }
 }
 
+/// The rules that the Pod Security Standard `restricted` has for what is in these pods.
+#[tokio::test]
+async fn d08_the_gateway_is_let_into_restricted_namespaces() {
+    for objects in [
+        rendered("default"),
+        rendered("replicas"),
+        given("sqlite.yaml"),
+        given("postgres.yaml"),
+    ] {
+        let pod = &find(objects, "Deployment")["spec"]["template"]["spec"];
+        let context = &pod["securityContext"];
+        assert_eq!(context["runAsNonRoot"], true);
+        assert_ne!(context["runAsUser"], 0);
+        assert_eq!(context["seccompProfile"], json!({"type": "RuntimeDefault"}));
+        assert_eq!(pod["containers"].as_array().unwrap().len(), 1);
+        let context = &container(objects)["securityContext"];
+        assert_eq!(context["allowPrivilegeEscalation"], false);
+        assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
+        let kinds = ["configMap", "emptyDir", "persistentVolumeClaim"];
+        for volume in pod["volumes"].as_array().unwrap() {
+            assert!(
+                kinds.iter().any(|kind| volume.get(kind).is_some()),
+                "{volume}"
+            );
+        }
+        for field in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
+            assert!(pod.get(field).is_none(), "{field}");
+        }
+    }
+    let namespace = find(given("sqlite.yaml"), "Namespace");
+    let enforced = &namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"];
+    assert_eq!(enforced, "restricted");
+}
+
 #[tokio::test]
 async fn d08_the_settings_of_the_chart_and_of_kustomize_are_usable() {
     let toml = |objects: &[Value]| {

@@ -31,6 +31,14 @@ pub(crate) fn pod(id: &str) -> String {
     pods[0]["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
+/// Waits until nothing of a server is left in the cluster: what a launch made goes with it, some of it a moment later.
+pub(crate) async fn nothing_left(id: &str) {
+    wait_for("nothing that is left", LONG, async || {
+        list("pods,secrets,networkpolicies", id).is_empty()
+    })
+    .await;
+}
+
 /// A file of the cluster of the tests.
 fn file(name: &str) -> PathBuf {
     Path::new(&config()).with_file_name(name)
