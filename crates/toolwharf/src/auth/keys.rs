@@ -382,6 +382,7 @@ mod tests {
     use std::{os::unix::fs::PermissionsExt as _, slice};
 
     use store::Location;
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -507,16 +508,17 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let store = open(dir.path()).await;
             let token = new_token();
-            let starts = (0..4).map(|_| {
+            let mut starts = JoinSet::new();
+            for _ in 0..4 {
                 let (store, token) = (store.clone(), token.clone());
-                tokio::spawn(async move {
+                starts.spawn(async move {
                     let own = tempfile::tempdir().expect("a directory");
                     fs::write(own.path().join(TOKEN_FILE), &token).expect("written");
                     bootstrap(&store, own.path()).await
-                })
-            });
-            for start in futures_util::future::join_all(starts).await {
-                start.expect("an end").expect("the administrator");
+                });
+            }
+            for start in starts.join_all().await {
+                start.expect("the administrator");
             }
         }
     }
