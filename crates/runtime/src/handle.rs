@@ -207,8 +207,8 @@ impl Handle {
     ///
     /// Can be called any number of times and at once; the shortest deadline counts, and all
     /// get the same answer. What the leader leaves behind in its group has the rest of the
-    /// grace too. Takes `grace` and about 5 seconds more at the most; for a sandbox of E2B's as long as E2B does not
-    /// answer, up to its lease.
+    /// grace too. Takes `grace` and about 5 seconds more at the most; for a server in a swarm whose node does not answer, 20
+    /// seconds more; for a sandbox of E2B's as long as E2B does not answer, up to its lease.
     ///
     /// # Cancel safety
     ///

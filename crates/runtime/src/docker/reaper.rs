@@ -45,6 +45,14 @@ pub(super) struct Egress {
     pub(super) holder: String,
 }
 
+/// What a container counts as that was killed and whose end is not known.
+pub(super) enum GivenUp {
+    /// It has ended: whoever waits has an answer.
+    Ended,
+    /// It may run yet; that it was given up is told here.
+    Told(CancellationToken),
+}
+
 pub(super) struct Reaper {
     pub(super) engine: Arc<Engine>,
     pub(super) client: Client,
@@ -54,6 +62,7 @@ pub(super) struct Reaper {
     /// Tells the pump that nobody needs the rest.
     pub(super) killed: CancellationToken,
     pub(super) bridged: bool,
+    pub(super) given_up: GivenUp,
     pub(super) egress: Option<Egress>,
     /// What its ports are reached through.
     pub(super) relay: Option<AbortOnDropHandle<()>>,
@@ -101,8 +110,13 @@ impl Reaper {
                     }
                     Step::GiveUp => {
                         tracing::warn!(label = self.shared.label, container = self.id, "killed, and its end is not known");
-                        // Those who wait have an answer; the task stays, to remove it yet.
-                        self.exit.send_replace(Some(Exit::default()));
+                        // The task stays in either case, to remove it yet.
+                        match &self.given_up {
+                            GivenUp::Ended => {
+                                self.exit.send_replace(Some(Exit::default()));
+                            }
+                            GivenUp::Told(told) => told.cancel(),
+                        }
                     }
                 },
             }

@@ -20,7 +20,7 @@
 //! - A service is named after its server: the swarm itself sees to it that there are never two.
 //! - What is started without us is a gate and nothing else: by Swarm, for whatever reason, or by a person.
 //! - An instance has ended when the daemon of its node says so, or when its watch must have ended it: see `contact`. Nothing is
-//!   started in its place before.
+//!   started in its place before. One that was killed and does not end is not spoken to any more, so that its watch ends it.
 //! - Values of variables are in no object of the swarm, nor is what the server is called with.
 //! - Everything that is made carries the installation and the run that made it. Nothing that carries another
 //!   installation's mark is ever touched.

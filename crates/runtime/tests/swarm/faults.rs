@@ -21,7 +21,7 @@ use crate::support::{
 };
 
 /// A server that gives lines back; `mark` is how its process is found on this machine, whichever node it is of.
-fn echo(mark: &str) -> Server {
+pub(crate) fn echo(mark: &str) -> Server {
     let mut server = sh("while read line; do echo \"$line\"; done");
     if let model::Program::Image { command, .. } = &mut server.program {
         command.push(mark.to_owned());
@@ -29,7 +29,7 @@ fn echo(mark: &str) -> Server {
     server
 }
 
-fn processes(mark: &str) -> Vec<String> {
+pub(crate) fn processes(mark: &str) -> Vec<String> {
     let entries = fs::read_dir("/proc").expect("it is there").flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let has_mark = |pid: &String| {
@@ -40,11 +40,11 @@ fn processes(mark: &str) -> Vec<String> {
     names.filter(has_mark).collect()
 }
 
-fn mark(name: &str) -> String {
+pub(crate) fn mark(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-async fn answers(instance: &mut Instance, line: &str) {
+pub(crate) async fn answers(instance: &mut Instance, line: &str) {
     let line = format!("{line}\n");
     stdio(instance)
         .stdin
@@ -54,7 +54,7 @@ async fn answers(instance: &mut Instance, line: &str) {
     read_until(instance, &line).await;
 }
 
-async fn ended(instance: Instance) -> Duration {
+pub(crate) async fn ended(instance: Instance) -> Duration {
     let begun = Instant::now();
     timeout(LONG, instance.handle.exited())
         .await
@@ -151,49 +151,61 @@ async fn it_runs_where_its_image_is() {
     bench.nothing_left().await;
 }
 
-/// A way to a node's daemon that can be cut.
-struct Way {
+/// What becomes of connections.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Line {
+    Open,
+    /// They stay, and nothing arrives at either end any more.
+    Silent,
+    Cut,
+}
+
+/// A way to a node's daemon that can be silenced and cut.
+pub(crate) struct Way {
     socket: PathBuf,
-    open: watch::Sender<bool>,
+    pub(crate) line: watch::Sender<Line>,
     _dir: tempfile::TempDir,
     _tasks: JoinSet<()>,
 }
 
 impl Way {
-    fn new(number: usize) -> Self {
+    pub(crate) fn new(number: usize) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("sock");
         let listener = UnixListener::bind(&path).expect("it is free");
-        let (open, is_open) = watch::channel(true);
+        let (line, now) = watch::channel(Line::Open);
         let to = Arc::new(node(number).join("sock"));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut lines = JoinSet::new();
             while let Ok((mut near, _)) = listener.accept().await {
-                let (to, mut is_open) = (Arc::clone(&to), is_open.clone());
+                let (to, mut now) = (Arc::clone(&to), now.clone());
                 lines.spawn(async move {
-                    if !*is_open.borrow() {
+                    if *now.borrow() == Line::Cut {
                         return;
                     }
                     let Ok(mut far) = UnixStream::connect(&*to).await else {
                         return;
                     };
                     tokio::select! {
-                        _ = copy_bidirectional(&mut near, &mut far) => {}
-                        _ = is_open.wait_for(|is_open| !is_open) => {}
+                        biased;
+                        changed = now.wait_for(|line| *line != Line::Open) => drop(changed),
+                        _ = copy_bidirectional(&mut near, &mut far) => return,
                     }
+                    // What was lost on the way is missing for good, so that one that was silent stays so.
+                    drop(now.wait_for(|line| *line == Line::Cut).await);
                 });
             }
         });
         Self {
             socket: path,
-            open,
+            line,
             _dir: dir,
             _tasks: tasks,
         }
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 }
@@ -208,7 +220,7 @@ async fn a_manager_that_is_away_ends_nothing_and_starts_nothing() {
     let mark = mark("manager");
     let mut instance = bench.launch(echo(&mark)).await.expect("it starts");
     answers(&mut instance, "one").await;
-    way.open.send_replace(false);
+    way.line.send_replace(Line::Cut);
     answers(&mut instance, "two").await;
     match bench.launch(echo(&mark)).await {
         Err(Error::Unavailable(why)) => assert!(why.contains("no manager"), "{why}"),
@@ -218,12 +230,12 @@ async fn a_manager_that_is_away_ends_nothing_and_starts_nothing() {
     // It ends by its node's daemon; its service is removed when there is a manager again.
     instance.handle.stop(GRACE).await;
     assert_eq!(processes(&mark).len(), 0);
-    way.open.send_replace(true);
+    way.line.send_replace(Line::Open);
     bench.nothing_left().await;
 }
 
 /// Kills a node's daemon with all its helpers; its containers live on.
-fn kill_daemon(number: usize) {
+pub(crate) fn kill_daemon(number: usize) {
     let pid = fs::read_to_string(node(number).join("pid")).expect("it runs");
     let pid = pid
         .trim()
@@ -235,7 +247,7 @@ fn kill_daemon(number: usize) {
     fs::remove_file(node(number).join("pid")).expect("it is there");
 }
 
-async fn start_daemon(number: usize) {
+pub(crate) async fn start_daemon(number: usize) {
     let starting = Command::new("setsid")
         .arg("sh")
         .arg(node(number).join("start"))
@@ -261,21 +273,19 @@ async fn start_daemon(number: usize) {
 }
 
 /// On the node that may be lost, or elsewhere once that is.
-fn lossy(install: &str) -> Bench {
+pub(crate) fn lossy(install: &str) -> Bench {
     with(install, &[1, 2, LOST], |options| {
         options.constraints = vec!["node.labels.kernel != gvisor".to_owned()];
     })
 }
 
 /// A server whose image is on the lost node only at first.
-async fn on_lost(bench: &Bench, mark: &str, volumes: &[&str]) -> (Instance, Server) {
+pub(crate) async fn on_lost(bench: &Bench, mark: &str, mut server: Server) -> (Instance, Server) {
     let image = format!("toolwharf-test/{mark}");
     docker(LOST, &["tag", "toolwharf-test/busybox", &image]);
-    let mut server = echo(mark);
     if let model::Program::Image { image: name, .. } = &mut server.program {
         name.clone_from(&image);
     }
-    server.sandbox.volumes = volumes.iter().map(|&path| path.to_owned()).collect();
     let mut instance = bench.launch(server.clone()).await.expect("it starts");
     answers(&mut instance, "one").await;
     assert_eq!(bench.containers()[0].0, LOST);
@@ -285,13 +295,14 @@ async fn on_lost(bench: &Bench, mark: &str, volumes: &[&str]) -> (Instance, Serv
     (instance, server)
 }
 
-/// One test, since there is one such node.
 #[tokio::test]
 async fn d06_a_lost_node_s_server_ends_and_runs_elsewhere_once_unless_its_volumes_are_there() {
     let (free, tied) = (lossy("free"), lossy("tied"));
     let (free_mark, tied_mark) = (mark("free"), mark("tied"));
-    let (gone, server) = on_lost(&free, &free_mark, &[]).await;
-    let (tied_gone, tied_server) = on_lost(&tied, &tied_mark, &["/data"]).await;
+    let (gone, server) = on_lost(&free, &free_mark, echo(&free_mark)).await;
+    let mut on_disk = echo(&tied_mark);
+    on_disk.sandbox.volumes = vec!["/data".to_owned()];
+    let (tied_gone, tied_server) = on_lost(&tied, &tied_mark, on_disk).await;
     kill_daemon(LOST);
     let lost = Instant::now();
     // Its container lives on. When it is told to have ended, it has.

@@ -5,6 +5,7 @@
 
 mod faults;
 mod life;
+mod nodes;
 #[path = "../support/server.rs"]
 mod server;
 #[path = "../support/streams.rs"]

@@ -13,6 +13,7 @@ use bollard::models::ExecConfig;
 use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use crate::docker::engine::{CHANGE, Client, within};
 use crate::docker::relay::INSIDE;
@@ -71,16 +72,21 @@ impl Contact {
         }
     }
 
-    /// Until the watch does not answer.
-    pub(super) async fn keep(mut self) -> Lost {
-        loop {
-            sleep_until(self.given + PACE).await;
-            if let Err(why) = self.exchange().await {
-                tracing::debug!(why, "a watch does not answer");
-                return Lost {
-                    over: self.given + OVER,
-                };
+    /// Until the watch does not answer, or its server is `unwanted`: then it is not spoken to any more.
+    pub(super) async fn keep(mut self, unwanted: &CancellationToken) -> Lost {
+        let speaking = async {
+            loop {
+                sleep_until(self.given + PACE).await;
+                if let Err(why) = self.exchange().await {
+                    tracing::debug!(why, "a watch does not answer");
+                    return;
+                }
             }
+        };
+        // A word that this cuts off counts as given.
+        unwanted.run_until_cancelled(speaking).await;
+        Lost {
+            over: self.given + OVER,
         }
     }
 

@@ -23,7 +23,7 @@ use super::{Inner, gate, readback, spec};
 use crate::docker::engine::{ASK, CHANGE, Call, Client, call, found, within};
 use crate::docker::images::{inspect_image, pull};
 use crate::docker::readback::Meter;
-use crate::docker::reaper::Reaper;
+use crate::docker::reaper::{GivenUp, Reaper};
 use crate::docker::relay::Relay;
 use crate::docker::spec::Image;
 use crate::docker::stdio;
@@ -188,7 +188,9 @@ impl Inner {
         let pump = self
             .tasks
             .spawn(pump.run(Arc::clone(&shared), killed.clone()));
+        let pumping = pump.abort_handle();
         let (end, ended) = watch::channel(None);
+        let given_up = CancellationToken::new();
         let reaper = Reaper {
             engine: Arc::clone(&node.engine),
             client: client.clone(),
@@ -198,6 +200,7 @@ impl Inner {
             killed,
             // A stream breaks off when its daemon ends; whether its server has, the watch tells.
             bridged: false,
+            given_up: GivenUp::Told(given_up.clone()),
             egress: None,
             relay,
             _guest: None,
@@ -211,6 +214,8 @@ impl Inner {
             container,
             contact,
             ended,
+            given_up,
+            pump: pumping,
             reaper: AbortOnDropHandle::new(self.tasks.spawn(reaper.run())),
             shared: Arc::clone(&shared),
             exit,

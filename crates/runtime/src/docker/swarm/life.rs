@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Inner;
@@ -32,8 +34,12 @@ pub(super) struct Life {
     pub(super) contact: Contact,
     /// How its container ended, by the daemon's word.
     pub(super) ended: watch::Receiver<Option<Exit>>,
+    /// It was killed, and the daemon does not say that it has ended.
+    pub(super) given_up: CancellationToken,
     /// What finds that out.
     pub(super) reaper: AbortOnDropHandle<()>,
+    /// What moves its streams, and outlives the reaper.
+    pub(super) pump: AbortHandle,
     pub(super) shared: Arc<ProcessState>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
@@ -48,12 +54,13 @@ impl Life {
         let mut told = std::pin::pin!(told);
         let exit = tokio::select! {
             exit = &mut told => exit,
-            lost = self.contact.keep() => {
+            lost = self.contact.keep(&self.given_up) => {
                 let killing = kill(&self.engine, &self.container);
                 tokio::select! {
                     exit = &mut told => exit,
                     () = over(lost) => {
                         self.reaper.abort();
+                        self.pump.abort();
                         self.shared.log.push(format!(
                             "toolwharf: the node {} does not answer any more; what it ran there has ended itself",
                             self.node
