@@ -128,7 +128,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let id = sandbox.id.as_str();
         let slug = slug(inside);
-        let name = format!("toolwharf.{}.{id}.{slug}", self.options.install);
+        let name = name(&self.options.install, id, inside);
         if name.len() > NAME_MAX {
             return Err(Error::Refused {
                 field: "volumes",
@@ -360,6 +360,10 @@ async fn tool(
         return Err(io::Error::other(format!("`{program}` failed: {why}")));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+pub(super) fn name(install: &str, server: &str, inside: &str) -> String {
+    format!("toolwharf.{install}.{server}.{}", slug(inside))
 }
 
 /// A path as a part of a name; no two paths have the same.

@@ -264,10 +264,16 @@ pub(super) fn pids(options: &Options, asked: u32) -> u32 {
     crate::docker::spec::pids(provider, asked)
 }
 
+/// Never that of a volume of `docker::volumes`: without `[swarm] daemons` both runtimes have one daemon, and that one's
+/// volumes name loop devices, which are others' later.
+fn volume_name(install: &str, server: &str, inside: &str) -> String {
+    format!("toolwharf-swarm.{install}.{server}.{}", slug(inside))
+}
+
 /// A volume, where a server finds it.
 pub(super) fn volume(install: &str, server: &str, inside: &str, options: &Options) -> Mount {
     let driver = options.volume_driver.as_ref();
-    let name = format!("toolwharf.{install}.{server}.{}", slug(inside));
+    let name = volume_name(install, server, inside);
     let own = |value: &str| value.replace("{name}", &name);
     let given = options.volume_options.iter();
     let filled = given
@@ -322,7 +328,18 @@ mod tests {
             device("h1", "/more"),
             device("h2", "/data"),
         ];
-        assert!(all[0].starts_with(":/v/toolwharf.here.h1."), "{all:?}");
+        assert!(
+            all[0].starts_with(":/v/toolwharf-swarm.here.h1."),
+            "{all:?}"
+        );
         assert!(all[0] != all[1] && all[0] != all[2], "{all:?}");
+    }
+
+    #[test]
+    fn a_volume_is_never_one_of_a_runtime_on_the_same_daemon() {
+        for inside in ["/data", "/var/lib/x"] {
+            let own = volume_name("here", "h1", inside);
+            assert_ne!(own, crate::docker::volumes::name("here", "h1", inside));
+        }
     }
 }
