@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::errors::Error as Bollard;
@@ -10,7 +11,13 @@ use bollard::query_parameters::{
     InspectContainerOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
     RemoveContainerOptionsBuilder,
 };
-use bollard::{API_DEFAULT_VERSION, Docker};
+use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
@@ -27,6 +34,9 @@ pub(super) const LABEL_HOSTING: &str = "toolwharf.hosting";
 pub(super) const ASK: Duration = Duration::from_secs(10);
 /// For what makes or removes things.
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
+/// Of a connection over the network: it ends when a node is gone for a minute.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 3;
 /// A waiting call ends when the container does: bollard's own deadline is for none of ours.
 const NEVER: u64 = 10 * 365 * 24 * 3600;
 
@@ -111,10 +121,18 @@ impl Engine {
         let docker = match self {
             Self::Local(path) => Docker::connect_with_unix(path, NEVER, API_DEFAULT_VERSION),
             Self::Remote { address, keys } => {
-                let file = |name| keys.join(name);
-                let (key, cert, ca) = (file("key.pem"), file("cert.pem"), file("ca.pem"));
-                let address = format!("tcp://{address}");
-                Docker::connect_with_ssl(&address, &key, &cert, &ca, NEVER, API_DEFAULT_VERSION)
+                let http = secured(keys).map_err(|why| missing(&why))?;
+                let transport = move |request: BollardRequest| {
+                    let answer = http.request(request);
+                    async { answer.await.map_err(Bollard::from) }
+                };
+                let address = Some(format!("https://{address}"));
+                Docker::connect_with_custom_transport(
+                    transport,
+                    address,
+                    NEVER,
+                    API_DEFAULT_VERSION,
+                )
             }
         };
         let docker = docker.map_err(|error| missing(&model::with_causes(&error)))?;
@@ -130,6 +148,62 @@ impl Engine {
             version: version.version.unwrap_or_default(),
         })
     }
+}
+
+type Secured<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
+
+/// A client that shows the certificate of `keys`, and takes a daemon for one that `ca.pem` vouches for. No other root counts,
+/// not even this host's: bollard's own client would trust them all. Why there is none.
+fn secured<B>(keys: &Path) -> Result<Secured<B>, String>
+where
+    B: hyper::body::Body + Send + 'static + Unpin,
+    B::Data: Send,
+{
+    fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+        let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+        let all: Vec<_> = read.map_err(|why| format!("cannot read `{}`: {why}", file.display()))?;
+        match all.is_empty() {
+            true => Err(format!("there is no certificate in `{}`", file.display())),
+            false => Ok(all),
+        }
+    }
+    let (ca, cert, key) = (
+        keys.join("ca.pem"),
+        keys.join("cert.pem"),
+        keys.join("key.pem"),
+    );
+    let unfit = |file: &Path, why: &dyn std::fmt::Display| {
+        format!("`{}` is not fit: {why}", file.display())
+    };
+    let mut roots = RootCertStore::empty();
+    for root in certificates(&ca)? {
+        roots.add(root).map_err(|why| unfit(&ca, &why))?;
+    }
+    let own = certificates(&cert)?;
+    let secret = PrivateKeyDer::from_pem_file(&key);
+    let secret = secret.map_err(|why| format!("cannot read `{}`: {why}", key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|why| why.to_string())?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(own, secret)
+        .map_err(|why| unfit(&cert, &why))?;
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(ASK));
+    tcp.set_nodelay(true);
+    // A stream may say nothing for days; a node that is gone does not end it.
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_only()
+        .enable_http1()
+        .wrap_connector(tcp);
+    let mut client = legacy::Client::builder(TokioExecutor::new());
+    Ok(client.pool_max_idle_per_host(0).build(https))
 }
 
 impl Client {

@@ -246,6 +246,12 @@ async fn a_daemon_elsewhere_is_reached_with_certificates_and_not_without() {
         Err(Error::Unavailable(why)) => assert!(why.contains("certificate"), "{why}"),
         other => panic!("{other:?}"),
     }
+    let key = strange.path().join("key.pem");
+    fs::write(&key, "no key\n").unwrap();
+    match timeout(LONG, stranger.swarm.probe()).await.unwrap() {
+        Err(Error::Unavailable(why)) => assert!(why.contains(key.to_str().unwrap()), "{why}"),
+        other => panic!("{other:?}"),
+    }
     let mut without = bench.options.clone();
     without.tls = None;
     match runtime::docker::Swarm::new(without) {
