@@ -36,6 +36,10 @@ const START: Duration = Duration::from_secs(60);
 /// How long Swarm may find no node for it.
 const PLACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
+/// For nodes to say whether they have an image, when one has said that it has it.
+const LOOK: Duration = Duration::from_secs(3);
+/// For nodes to pull an image, when one has pulled it.
+const PULL: Duration = Duration::from_secs(10);
 
 /// A container of a service, in which a gate waits.
 struct Waiting<'a> {
@@ -244,21 +248,16 @@ impl Inner {
 }
 
 /// Those of the nodes that have one and the same image of this name, and that image. Nodes pull it if none has it.
+///
+/// A node that fails does not have it, unless all fail; one that was not able to say whether it has it is not asked to pull it.
 async fn of_image<'a>(name: &str, nodes: Vec<&'a Node>) -> Result<(Image, Vec<&'a Node>), Error> {
-    let looked = nodes.iter().map(|node| inspect_image(&node.client, name));
-    let mut found: Vec<Option<Image>> = Vec::new();
-    for looked in join_all(looked).await {
-        found.push(looked?);
-    }
+    let look = |node: &'a Node| inspect_image(&node.client, name);
+    let looked = of_each(&nodes, look, LOOK).await?;
+    let (mut nodes, mut found): (Vec<_>, Vec<_>) = looked.into_iter().unzip();
     if found.iter().all(Option::is_none) {
-        let pulled = nodes.iter().map(|node| pull(&node.client, name));
-        let mut pulled = join_all(pulled).await;
-        if pulled.iter().all(Result::is_err)
-            && let Some(Err(error)) = pulled.pop()
-        {
-            return Err(error);
-        }
-        found = pulled.into_iter().map(Result::ok).collect();
+        let pull = async |node: &'a Node| pull(&node.client, name).await.map(Some);
+        let pulled = of_each(&nodes, pull, PULL).await?;
+        (nodes, found) = pulled.into_iter().unzip();
     }
     let count = |id: &str| {
         let same = found.iter().flatten().filter(|image| image.id == id);
@@ -277,6 +276,70 @@ async fn of_image<'a>(name: &str, nodes: Vec<&'a Node>) -> Result<(Image, Vec<&'
     let nodes = nodes.into_iter().zip(found).filter(has_it);
     let nodes = nodes.map(|(node, _)| node).collect();
     Ok((image, nodes))
+}
+
+/// The images of those nodes that answer. When one has it, the others have the time `late` left.
+///
+/// # Errors
+///
+/// If all fail: what is wrong with the request, if one says so, else what the last one says.
+async fn of_each<'a, A>(
+    nodes: &[&'a Node],
+    ask: impl Fn(&'a Node) -> A,
+    late: Duration,
+) -> Result<Vec<(&'a Node, Option<Image>)>, Error>
+where
+    A: Future<Output = Result<Option<Image>, Error>>,
+{
+    let asked = nodes.iter().map(|&node| ask(node));
+    let answers = in_time(asked, late).await;
+    let (mut good, mut refused, mut failed) = (Vec::new(), None, None);
+    for (&node, answer) in nodes.iter().zip(answers) {
+        match answer {
+            Ok(answer) => good.push((node, answer)),
+            Err(Error::Refused { field, why }) => {
+                let why = format!("the node `{}`: {why}", node.name);
+                refused = Some(Error::Refused { field, why });
+            }
+            Err(error) => {
+                tracing::warn!(node = node.name, %error, "a node neither says that it has the image, nor that it has it not");
+                failed = Some(Error::Failed(format!("the node `{}`: {error}", node.name)));
+            }
+        }
+    }
+    match refused.or(failed) {
+        Some(error) if good.is_empty() => Err(error),
+        _ => Ok(good),
+    }
+}
+
+/// What all come to. When one has come to something, the others have the time `late` left.
+async fn in_time<T, A>(
+    asked: impl Iterator<Item = A>,
+    late: Duration,
+) -> Vec<Result<Option<T>, Error>>
+where
+    A: Future<Output = Result<Option<T>, Error>>,
+{
+    let is_there = &CancellationToken::new();
+    let timed = asked.map(|asked| async move {
+        let is_late = async {
+            is_there.cancelled().await;
+            sleep(late).await;
+        };
+        let answer = tokio::select! {
+            answer = asked => answer?,
+            () = is_late => {
+                let what = "inspect or pull the image, which another node has";
+                return Err(Error::Timeout { what, within: late });
+            }
+        };
+        if answer.is_some() {
+            is_there.cancel();
+        }
+        Ok(answer)
+    });
+    join_all(timed).await
 }
 
 /// What the server is called with, its program first.
@@ -404,4 +467,49 @@ fn refusal(error: Call) -> Error {
         return Call::Daemon(status, why).into();
     };
     Error::Refused { field, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_hangs_holds_nobody_up_that_is_better_off() {
+        let begun = Instant::now();
+        let after = async |seconds, answer: Result<Option<()>, Error>| {
+            sleep(Duration::from_secs(seconds)).await;
+            answer
+        };
+        let sick = || Err(Error::Failed("sick".to_owned()));
+        let asked = [
+            after(1000, Ok(Some(()))),
+            after(0, sick()),
+            after(1, Ok(None)),
+            after(10, Ok(Some(()))),
+            after(12, Ok(Some(()))),
+        ];
+        let answers = in_time(asked.into_iter(), LOOK).await;
+        let kinds = answers.iter().map(|answer| match answer {
+            Ok(None) => "none",
+            Ok(Some(())) => "there",
+            Err(Error::Timeout { .. }) => "late",
+            Err(_) => "failed",
+        });
+        let kinds: Vec<&str> = kinds.collect();
+        assert_eq!(kinds, ["late", "failed", "none", "there", "there"]);
+        assert_eq!(begun.elapsed(), Duration::from_secs(10) + LOOK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_late_where_nobody_has_it() {
+        let slow = async || {
+            sleep(Duration::from_secs(20)).await;
+            Ok(None::<()>)
+        };
+        let answers = in_time([slow(), slow()].into_iter(), LOOK).await;
+        assert!(
+            answers.iter().all(|answer| matches!(answer, Ok(None))),
+            "{answers:?}"
+        );
+    }
 }
