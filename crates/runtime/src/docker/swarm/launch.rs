@@ -89,7 +89,7 @@ impl Inner {
             false => None,
         };
         let candidates = match &home {
-            Some(home) => vec![nodes.tied_to(home)?],
+            Some(home) => vec![nodes.tied_to(home, name)?],
             None => nodes.usable(),
         };
         if candidates.is_empty() {

@@ -1,6 +1,7 @@
 //! The daemons of a swarm's nodes, as they are now.
 
 use std::collections::HashMap;
+use std::env::consts::ARCH;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub(super) struct Node {
     pub(super) name: String,
     /// Whether it can limit these: CPU, memory, processes.
     pub(super) able: [bool; 3],
+    pub(super) cores: Option<u32>,
+    /// Of its processor, as Rust has it too: `x86_64`, `aarch64`. Empty if it is not told.
+    arch: String,
     is_manager: bool,
 }
 
@@ -123,6 +127,8 @@ async fn hello(engine: &Arc<Engine>) -> Result<Node, Error> {
         name: info.name.unwrap_or_default(),
         able: [info.cpu_cfs_quota, info.memory_limit, info.pids_limit]
             .map(|able| able.unwrap_or(false)),
+        cores: info.ncpu.and_then(|cores| u32::try_from(cores).ok()),
+        arch: info.architecture.unwrap_or_default(),
         is_manager: swarm.control_available.unwrap_or(false),
     })
 }
@@ -169,13 +175,14 @@ impl Known {
 }
 
 impl Nodes {
-    /// Those that can be spoken to, take tasks, and meet the constraints.
+    /// Those that can be spoken to, take tasks, run our gate, and meet the constraints.
     pub(super) fn usable(&self) -> Vec<&Node> {
         let takes_tasks = |node: &&Node| {
             let known = self.all.iter().find(|known| known.id == node.id);
             known.is_some_and(|known| {
                 let mut constraints = self.constraints.iter();
-                known.hindrance.is_none() && constraints.all(|constraint| known.meets(constraint))
+                self.hindrance(&known.id).is_none()
+                    && constraints.all(|constraint| known.meets(constraint))
             })
         };
         self.answering.iter().filter(takes_tasks).collect()
@@ -183,6 +190,11 @@ impl Nodes {
 
     pub(super) fn answering(&self, id: &str) -> Option<&Node> {
         self.answering.iter().find(|node| node.id == id)
+    }
+
+    /// Whether the swarm has such a node, there or not. One that has left never comes back as the same.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.all.iter().any(|known| known.id == id)
     }
 
     /// All but these, which Swarm is told not to use.
@@ -198,12 +210,18 @@ impl Nodes {
             return Some(format!("the node {id} has left the swarm"));
         };
         let name = &known.name;
-        match &known.hindrance {
-            Some(why) => Some(format!("the node `{name}` ({id}) {why}")),
-            None if self.answering(id).is_none() => Some(format!(
+        match (&known.hindrance, self.answering(id)) {
+            (Some(why), _) => Some(format!("the node `{name}` ({id}) {why}")),
+            (None, None) => Some(format!(
                 "the daemon of the node `{name}` ({id}) does not answer, or is not in `[swarm] daemons`"
             )),
-            None => None,
+            (None, Some(node)) => match node.arch.as_str() {
+                "" | ARCH => None,
+                other => Some(format!(
+                    "the node `{name}` ({id}) has a processor `{other}`, where the gate of this Toolwharf, which is built for \
+                     `{ARCH}`, does not run: it takes a Toolwharf that is built for it"
+                )),
+            },
         }
     }
 
@@ -225,7 +243,69 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
+    use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
+
     use super::*;
+
+    /// A daemon that is never asked.
+    fn client() -> Client {
+        let nobody = |_: BollardRequest| std::future::pending();
+        let docker =
+            Docker::connect_with_custom_transport(nobody, None::<String>, 1, API_DEFAULT_VERSION);
+        Client {
+            docker: docker.expect("nothing is looked for"),
+            version: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_node_of_another_processor_is_not_used_and_says_so() {
+        let known = |id: &str| Known {
+            id: id.to_owned(),
+            name: format!("name-{id}"),
+            role: String::new(),
+            labels: HashMap::new(),
+            hindrance: None,
+        };
+        let node = |id: &str, arch: &str| Node {
+            engine: Arc::new(Engine::new("unix:///nowhere").expect("a path")),
+            client: client(),
+            id: id.to_owned(),
+            name: format!("name-{id}"),
+            able: [true; 3],
+            cores: None,
+            arch: arch.to_owned(),
+            is_manager: false,
+        };
+        let nodes = Nodes {
+            manager: client(),
+            answering: vec![node("own", ARCH), node("other", "vax"), node("silent", "")],
+            all: ["own", "other", "silent"].map(known).into(),
+            constraints: Vec::new(),
+            missing: Vec::new(),
+        };
+        let usable = nodes.usable();
+        let usable: Vec<&str> = usable.iter().map(|node| node.id.as_str()).collect();
+        assert_eq!(usable, ["own", "silent"]);
+        let why = nodes.nowhere().to_string();
+        assert!(
+            why.contains("`name-other` (other) has a processor `vax`"),
+            "{why}"
+        );
+        assert!(!why.contains("name-own"), "{why}");
+        for (id, way_out) in [
+            ("other", None),
+            ("gone", Some("`docker config rm here-h1`")),
+        ] {
+            match nodes.tied_to(id, "here-h1").map(|node| node.id.clone()) {
+                Err(Error::Refused { why, .. }) => {
+                    assert_eq!(why.contains("config rm"), way_out.is_some(), "{why}");
+                    assert!(way_out.is_none_or(|way_out| why.contains(way_out)), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 
     #[test]
     fn constraints_are_those_of_docker() {

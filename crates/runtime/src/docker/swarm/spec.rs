@@ -208,7 +208,10 @@ pub(super) fn service(
         ..ResourceObject::default()
     };
     let limit = Limit {
-        nano_cpus: Some(i64::from(limits.cpu_millis) * 1_000_000),
+        nano_cpus: Some(nano_cpus(
+            limits.cpu_millis,
+            parts.nodes.iter().map(|node| node.cores),
+        )),
         memory_bytes: Some(signed(limits.memory)),
         pids: Some(i64::from(pids(options, limits.pids))),
     };
@@ -253,6 +256,13 @@ pub(super) fn service(
         }),
         ..ServiceSpec::default()
     }
+}
+
+/// At most what each node has: a daemon refuses more, and Swarm does not look at it when it chooses one.
+fn nano_cpus(asked: u32, cores: impl Iterator<Item = Option<u32>>) -> i64 {
+    let least = cores.flatten().min();
+    let most = least.map_or(u32::MAX, |cores| cores.saturating_mul(1000));
+    i64::from(asked.min(most)) * 1_000_000
 }
 
 /// How many processes the container may have.
@@ -341,5 +351,17 @@ mod tests {
             let own = volume_name("here", "h1", inside);
             assert_ne!(own, crate::docker::volumes::name("here", "h1", inside));
         }
+    }
+
+    #[test]
+    fn nobody_gets_more_processors_than_the_smallest_node_has() {
+        let check = |asked, cores: &[Option<u32>], expected| {
+            assert_eq!(nano_cpus(asked, cores.iter().copied()), expected);
+        };
+        check(1500, &[Some(4), Some(2)], 1_500_000_000);
+        check(8000, &[Some(4), Some(2), None], 2_000_000_000);
+        check(8000, &[None], 8_000_000_000);
+        check(8000, &[], 8_000_000_000);
+        check(u32::MAX, &[Some(u32::MAX)], i64::from(u32::MAX) * 1_000_000);
     }
 }

@@ -98,13 +98,23 @@ impl Inner {
 
     async fn volumes_remove_of(&self, nodes: &Nodes, install: &str, id: &str) -> Result<(), Error> {
         let home = self.home(&nodes.manager, install, id).await?;
-        if let Some(home) = &home
-            && nodes.answering(home).is_none()
-        {
-            let why = nodes.hindrance(home).unwrap_or_default();
-            return Err(Error::Failed(format!(
-                "its volumes cannot be removed: {why}"
-            )));
+        match &home {
+            Some(home) if !nodes.has(home) => {
+                tracing::warn!(
+                    server = id,
+                    node = home,
+                    "volumes went with a node that has left the swarm: they are not removed there"
+                );
+            }
+            Some(home) if nodes.answering(home).is_none() => {
+                let why = nodes.hindrance(home).unwrap_or_default();
+                let config = spec::name(install, id)?;
+                return Err(Error::Failed(format!(
+                    "its volumes cannot be removed: {why}; when it is back, those that `docker volume ls --filter \
+                     label={LABEL_HOSTING}={id}` lists there are to be removed by hand, and on a manager the config `{config}`"
+                )));
+            }
+            _ => {}
         }
         for node in &nodes.answering {
             volumes_of(node, install, id).await?;
@@ -140,21 +150,26 @@ async fn volumes_of(node: &Node, install: &str, id: &str) -> Result<(), Error> {
 }
 
 impl Nodes {
-    /// The one node that a tied server may run on.
+    /// The one node that a tied server may run on, as its `config` says.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] as long as it cannot run anything.
-    pub(super) fn tied_to(&self, id: &str) -> Result<&Node, Error> {
-        match (self.hindrance(id), self.answering(id)) {
-            (None, Some(node)) => Ok(node),
-            (why, _) => Err(Error::Refused {
-                field: "volumes",
-                why: format!(
-                    "its volumes are on one node, and it runs nowhere else: {}",
-                    why.unwrap_or_default()
-                ),
-            }),
+    pub(super) fn tied_to(&self, id: &str, config: &str) -> Result<&Node, Error> {
+        let (why, node) = (self.hindrance(id), self.answering(id));
+        if let (None, Some(node)) = (&why, node) {
+            return Ok(node);
         }
+        let why = why.unwrap_or_default();
+        let way_out = match self.has(id) {
+            true => String::new(),
+            false => format!(
+                "; `docker config rm {config}` lets it start on another one, with empty volumes"
+            ),
+        };
+        Err(Error::Refused {
+            field: "volumes",
+            why: format!("its volumes are on one node, and it runs nowhere else: {why}{way_out}"),
+        })
     }
 }
