@@ -34,7 +34,7 @@ pub(crate) const CLOSED: u8 = b'X';
 /// Most bytes of an order to a gate.
 pub(crate) const ORDER: usize = 1 << 20;
 /// What a gate tells in return, and the most bytes of one of them.
-pub(crate) const SECTIONS: usize = 4;
+pub(crate) const SECTIONS: usize = 5;
 pub(crate) const SECTION: usize = 16 << 10;
 /// Seconds after which a watch that hears nothing ends everything.
 pub(crate) const SILENCE: usize = 8;

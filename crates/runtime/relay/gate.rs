@@ -6,8 +6,8 @@
 //!
 //! 1. From the gateway: a length, and as many bytes: how many arguments there are, the arguments, and the variables. Each text
 //!    ends with a zero.
-//! 2. To the gateway: [`SECTIONS`] times a length and as many bytes: `/proc/self/status`, `/proc/net/dev`, the kernel's log,
-//!    and nothing if the program is there.
+//! 2. To the gateway: [`SECTIONS`] times a length and as many bytes: `/proc/self/status`, `/proc/net/dev`, a line for each of
+//!    these devices that is up, the kernel's log, and nothing if the program is there.
 //! 3. From the gateway: one byte.
 //!
 //! Numbers have 32 bits, little endian.
@@ -24,7 +24,7 @@
 //! [`SECTIONS`]: super::frame::SECTIONS
 
 use super::frame::{ORDER, SECTION, SECTIONS, SILENCE};
-use super::{EAGAIN, EINTR, POLLIN, PollFd, STDIN, STDOUT, call, exit, numbers::*, poll, read};
+use super::{AF_INET, EAGAIN, EINTR, POLLIN, PollFd, STDIN, STDOUT, call, exit, numbers::*, poll, read};
 
 /// Seconds for which a gate waits for its next word.
 const PATIENCE: usize = 60;
@@ -36,6 +36,11 @@ const SIGPIPE: u64 = 13;
 const SIGKILL: usize = 9;
 const SIG_BLOCK: usize = 0;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
+const SOCK_DGRAM: usize = 2;
+const SIOCGIFFLAGS: usize = 0x8913;
+const IFF_UP: u8 = 1;
+/// Of a device's name, with a zero.
+const IFNAMSIZ: usize = 16;
 const SYSLOG_ACTION_READ_ALL: usize = 3;
 /// As a shell has it.
 const NOT_RUN: usize = 127;
@@ -54,6 +59,7 @@ struct Room {
     vars: [Text; TEXTS],
     path: [u8; PATH],
     section: [u8; SECTION],
+    up: [u8; SECTION],
 }
 
 /// Of zeroes only, so that it takes no memory before it is used.
@@ -63,6 +69,7 @@ static mut ROOM: Room = Room {
     vars: [core::ptr::null(); TEXTS],
     path: [0; PATH],
     section: [0; SECTION],
+    up: [0; SECTION],
 };
 
 /// An argument of this program.
@@ -105,15 +112,19 @@ pub(crate) fn gate(stack: *const usize) -> ! {
     unsafe { inherit(stack, &mut room.vars) };
     call(PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
 
+    let mut devices = 0;
     for file in [b"/proc/self/status\0".as_slice(), b"/proc/net/dev\0"] {
         let length = contents(file, &mut room.section);
         tell(&room.section[..length]);
+        devices = length;
     }
+    let length = up(&room.section[..devices], &mut room.up);
+    tell(&room.up[..length]);
     let at = room.section.as_mut_ptr() as usize;
     let length = call(SYSLOG, [SYSLOG_ACTION_READ_ALL, at, SECTION, 0, 0, 0]);
     tell(&room.section[..length.max(0) as usize]);
     let program = find(room);
-    const _: () = assert!(SECTIONS == 4);
+    const _: () = assert!(SECTIONS == 5);
     tell(if program.is_null() { b"absent" } else { b"" });
     take(&mut [0]);
 
@@ -258,6 +269,38 @@ fn contents(path: &[u8], place: &mut [u8]) -> usize {
         }
     }
     call(CLOSE, [file as usize, 0, 0, 0, 0, 0]);
+    length
+}
+
+/// The names of the devices that are up, a line each. One whose state is not told counts as up.
+fn up(devices: &[u8], place: &mut [u8; SECTION]) -> usize {
+    let socket = call(SOCKET, [usize::from(AF_INET), SOCK_DGRAM, 0, 0, 0, 0]);
+    let mut length = 0;
+    // Two lines of headings; then `  lo: 0 0 …`.
+    for line in devices.split(|byte| *byte == b'\n').skip(2) {
+        let mut parts = line.split(|byte| *byte == b':');
+        let (Some(name), Some(_)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let name = name.trim_ascii();
+        // `struct ifreq`: the name, and the flags.
+        let mut request = [0; IFNAMSIZ + 24];
+        let is_told = name.len() < IFNAMSIZ && {
+            request[..name.len()].copy_from_slice(name);
+            let at = &raw mut request as usize;
+            call(IOCTL, [socket as usize, SIOCGIFFLAGS, at, 0, 0, 0]) == 0
+        };
+        if is_told && request[IFNAMSIZ] & IFF_UP == 0 {
+            continue;
+        }
+        // It is shorter than its line.
+        place[length..length + name.len()].copy_from_slice(name);
+        place[length + name.len()] = b'\n';
+        length += name.len() + 1;
+    }
+    if socket >= 0 {
+        call(CLOSE, [socket as usize, 0, 0, 0, 0, 0]);
+    }
     length
 }
 

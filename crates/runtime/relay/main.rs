@@ -405,6 +405,7 @@ mod numbers {
     pub(crate) const WRITE: usize = 1;
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const SIGPROCMASK: usize = 14;
+    pub(crate) const IOCTL: usize = 16;
     pub(crate) const SOCKET: usize = 41;
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDTO: usize = 44;
@@ -422,6 +423,7 @@ mod numbers {
 
 #[cfg(target_arch = "aarch64")]
 mod numbers {
+    pub(crate) const IOCTL: usize = 29;
     pub(crate) const FACCESSAT: usize = 48;
     pub(crate) const OPENAT: usize = 56;
     pub(crate) const CLOSE: usize = 57;

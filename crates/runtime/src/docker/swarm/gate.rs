@@ -23,6 +23,8 @@ pub(super) struct Report {
     pub(super) status: String,
     /// Network devices.
     pub(super) devices: Vec<String>,
+    /// Those of them that are up, so that they could carry something.
+    pub(super) up: Vec<String>,
     /// The kernel's log, as far as it may be read.
     pub(super) log: String,
     /// Whether the program is there.
@@ -137,7 +139,7 @@ fn section(heard: &mut BytesMut) -> Result<Option<String>, Error> {
 }
 
 fn report(sections: &[String]) -> Report {
-    let [status, devices, log, missing] = sections else {
+    let [status, devices, up, log, missing] = sections else {
         return Report::default();
     };
     // Two lines of headings; then `lo: 0 0 …`.
@@ -146,6 +148,7 @@ fn report(sections: &[String]) -> Report {
     Report {
         status: status.clone(),
         devices: devices.map(|(name, _)| name.trim().to_owned()).collect(),
+        up: up.lines().map(str::to_owned).collect(),
         log: log.clone(),
         has_program: missing.is_empty(),
     }
@@ -162,8 +165,8 @@ fn strange(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::process::{Command, Stdio};
+    use std::io::{Read, Write as _};
+    use std::process::{Child, Command, Stdio};
 
     use crate::docker::relay::place;
 
@@ -173,24 +176,12 @@ mod tests {
         all.iter().map(|&text| text.to_owned()).collect()
     }
 
-    /// The program itself, without a container around it.
-    #[test]
-    fn a_gate_becomes_what_it_is_told_when_it_is_told_so() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = place(dir.path(), "test").expect("there is a relay for this processor");
-        let mut gate = Command::new(file)
-            .arg("gate")
-            .env_clear()
-            .envs([("PATH", "/usr/bin:/bin"), ("A", "old"), ("B", "kept")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let (mut input, mut output) = (gate.stdin.take().unwrap(), gate.stdout.take().unwrap());
-        let env = BTreeMap::from([("A".to_owned(), "new=1".to_owned())]);
-        let script = "echo $A $B$1; grep NoNewPrivs: /proc/self/status; cat";
-        let order = order(&texts(&["sh", "-c", script, "", "."]), &env).expect("it fits");
-        input.write_all(&order).unwrap();
+    fn started(gate: &mut Command) -> Child {
+        let gate = gate.stdin(Stdio::piped()).stdout(Stdio::piped());
+        gate.spawn().expect("it starts")
+    }
+
+    fn heard_from(output: &mut impl Read) -> Report {
         let mut heard = BytesMut::new();
         let mut sections = Vec::new();
         while sections.len() < SECTIONS {
@@ -199,10 +190,47 @@ mod tests {
             heard.extend_from_slice(&byte);
             sections.extend(section(&mut heard).unwrap());
         }
-        let report = report(&sections);
+        report(&sections)
+    }
+
+    /// A new network has a loopback device, which is down, and whatever devices the kernel's modules put there.
+    #[test]
+    fn a_device_that_is_down_is_told_as_there_and_not_as_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = place(dir.path(), "test").expect("there is a relay for this processor");
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--net"]);
+        let mut gate = started(unshare.arg(file).arg("gate"));
+        let (mut input, mut output) = (gate.stdin.take().unwrap(), gate.stdout.take().unwrap());
+        let order = order(&texts(&["true"]), &BTreeMap::new()).expect("it fits");
+        input.write_all(&order).unwrap();
+        let report = heard_from(&mut output);
+        assert!(report.devices.iter().any(|name| name == "lo"), "{report:?}");
+        assert!(report.up.is_empty(), "{report:?}");
+        input.write_all(b"!").unwrap();
+        assert!(gate.wait().unwrap().success());
+    }
+
+    /// The program itself, without a container around it.
+    #[test]
+    fn a_gate_becomes_what_it_is_told_when_it_is_told_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = place(dir.path(), "test").expect("there is a relay for this processor");
+        let mut gate = Command::new(file);
+        gate.env_clear();
+        gate.envs([("PATH", "/usr/bin:/bin"), ("A", "old"), ("B", "kept")]);
+        let mut gate = started(gate.arg("gate"));
+        let (mut input, mut output) = (gate.stdin.take().unwrap(), gate.stdout.take().unwrap());
+        let env = BTreeMap::from([("A".to_owned(), "new=1".to_owned())]);
+        let script = "echo $A $B$1; grep NoNewPrivs: /proc/self/status; cat";
+        let order = order(&texts(&["sh", "-c", script, "", "."]), &env).expect("it fits");
+        input.write_all(&order).unwrap();
+        let report = heard_from(&mut output);
         assert!(report.has_program, "{report:?}");
         assert_eq!(report.status("NoNewPrivs"), Some("1"));
-        assert!(report.devices.iter().any(|name| name == "lo"), "{report:?}");
+        for told in [&report.devices, &report.up] {
+            assert!(told.iter().any(|name| name == "lo"), "{report:?}");
+        }
         input.write_all(b"!what the server is told\n").unwrap();
         drop(input);
         let mut said = String::new();

@@ -120,16 +120,36 @@ fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Rep
     if sandbox.network == Network::Open {
         return row(true, format!("open: {names:?}"));
     }
-    let is_alone = report.devices.iter().all(|device| device == "lo");
+    let is_other = |device: &&String| device.as_str() != "lo";
+    let others: Vec<&str> = report
+        .devices
+        .iter()
+        .filter(is_other)
+        .map(String::as_str)
+        .collect();
+    // A report without a loopback device is one that tells nothing.
+    let is_told = others.len() < report.devices.len();
+    let is_alone = is_told && !report.up.iter().any(|device| is_other(&device));
     match (names.is_empty(), is_alone) {
-        (true, true) => row(true, "it has a loopback device only".to_owned()),
+        (true, true) if others.is_empty() => row(true, "it has a loopback device only".to_owned()),
+        // Modules of the kernel, as those of tunnels, put theirs into each new network. Without capabilities nobody sets them up.
+        (true, true) => row(
+            true,
+            format!(
+                "it has a loopback device only, and others that are down: {}",
+                others.join(", ")
+            ),
+        ),
         // Its kernel keeps the device that the node has taken away.
         (true, false) if is_gvisor(report) => {
             row(true, "it is in no network, by the daemon's word".to_owned())
         }
         _ => row(
             false,
-            format!("it is in {names:?}, with {}", report.devices.join(", ")),
+            match is_told {
+                true => format!("it is in {names:?}, with {}", report.devices.join(", ")),
+                false => format!("it is in {names:?}, and does not tell its devices"),
+            },
         ),
     }
 }
@@ -173,4 +193,48 @@ fn kernel(options: &Options, report: &Report) -> Result<Enforced, Error> {
         holds: is_gvisor,
         how: how.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_network_has_no_device_that_is_up_but_loopback() {
+        let check = |devices: &[&str], up: &[&str], log: &str, expected: (bool, &str)| {
+            let texts = |all: &[&str]| all.iter().map(|&text| text.to_owned()).collect();
+            let report = Report {
+                devices: texts(devices),
+                up: texts(up),
+                log: log.to_owned(),
+                ..Report::default()
+            };
+            let container = ContainerInspectResponse::default();
+            let row = network(&Sandbox::new("h1"), &container, &report);
+            let (holds, how) = expected;
+            assert!(row.holds == holds && row.how.contains(how), "{row:?}");
+        };
+        check(&["lo"], &["lo"], "", (true, "loopback device only"));
+        check(
+            &["lo", "tunl0", "sit0"],
+            &["lo"],
+            "",
+            (true, "down: tunl0, sit0"),
+        );
+        check(
+            &["lo", "tunl0", "eth0"],
+            &["lo", "eth0"],
+            "",
+            (false, "eth0"),
+        );
+        // Nothing told is not nothing there.
+        check(&[], &[], "", (false, "does not tell"));
+        check(&["eth0"], &[], "", (false, "does not tell"));
+        check(
+            &["lo", "eth0"],
+            &["lo", "eth0"],
+            "gVisor",
+            (true, "daemon's word"),
+        );
+    }
 }
