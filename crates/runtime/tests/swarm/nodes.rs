@@ -1,11 +1,17 @@
 //! Nodes that are lost, silent or drained, and managers that are away.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
+use runtime::{Error, Runtime as _};
 use tokio::time::{Instant, timeout};
 
-use crate::faults::{Line, Way, answers, echo, mark, processes};
-use crate::support::{LONG, with};
+use crate::faults::{
+    Line, Way, answers, echo, ended, kill_daemon, lossy, mark, on_lost, processes, start_daemon,
+};
+use crate::server::Server;
+use crate::support::{Bench, GRACE, LONG, LOST, docker, read_until, sh, socket, wait_for, with};
 
 #[tokio::test]
 async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
@@ -26,4 +32,167 @@ async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
     assert_eq!(processes(&mark).len(), 0, "said after {took:?}");
     way.line.send_replace(Line::Open);
     bench.nothing_left().await;
+}
+
+/// A server with a file, which says what is in it before it answers.
+fn keeper(mark: &str) -> Server {
+    let script = "cat /data/x 2>/dev/null; echo kept >/data/x; echo .; while read line; do echo \"$line\"; done";
+    let mut server = sh(script);
+    if let model::Program::Image { command, .. } = &mut server.program {
+        command.push(mark.to_owned());
+    }
+    server.sandbox.volumes = vec!["/data".to_owned()];
+    server
+}
+
+fn forget_image(mark: &str) {
+    for number in [1, 2, LOST] {
+        docker(number, &["rmi", &format!("toolwharf-test/{mark}")]);
+    }
+}
+
+#[tokio::test]
+async fn d06_a_lost_node_s_server_runs_elsewhere_with_its_file_where_a_driver_brings_it() {
+    let shared = tempfile::tempdir().expect("a directory");
+    let device = format!("{}/{{name}}", shared.path().display());
+    let options = [("type", "none"), ("o", "bind"), ("device", &device)];
+    let bench = lossy("driver").with(|all| {
+        all.volume_driver = Some("local".to_owned());
+        let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        all.volume_options = options.into();
+    });
+    let name = format!("toolwharf-swarm.{}.h1.data", bench.options.install);
+    let dir = shared.path().join(name);
+    fs::create_dir(&dir).expect("it is new");
+    let mark = mark("driver");
+    let (gone, server) = on_lost(&bench, &mark, keeper(&mark)).await;
+    kill_daemon(LOST);
+    assert_eq!(processes(&mark).len(), 1);
+    ended(gone).await;
+    assert_eq!(processes(&mark).len(), 0);
+    let mut instance = bench.launch(server).await.expect("it runs elsewhere");
+    assert_eq!(read_until(&mut instance, ".\n").await, "kept\n.\n");
+    assert_eq!(processes(&mark).len(), 1);
+    start_daemon(LOST).await;
+    answers(&mut instance, "two").await;
+    assert_eq!(processes(&mark).len(), 1);
+    instance.handle.stop(GRACE).await;
+    let removed = bench.swarm.volumes_remove("h1", None);
+    timeout(LONG, removed)
+        .await
+        .expect("in time")
+        .expect("they go");
+    // The volumes are the nodes'; what is in them is the driver's.
+    let label = format!("label=toolwharf.install={}", bench.options.install);
+    for number in [1, 2, LOST] {
+        let left = docker(number, &["volume", "ls", "--quiet", "--filter", &label]);
+        assert_eq!(left, "", "on node {number}");
+    }
+    assert!(dir.join("x").exists());
+    bench.nothing_left().await;
+    forget_image(&mark);
+}
+
+fn id_of(number: usize) -> String {
+    docker(number, &["info", "--format", "{{.Swarm.NodeID}}"])
+}
+
+/// What a manager does to the node that may be lost, and what undoes it.
+struct Done {
+    undo: Vec<String>,
+}
+
+impl Done {
+    fn new(change: &[&str], undo: &[&str]) -> Self {
+        let id = id_of(LOST);
+        docker(1, &[change, &[&id]].concat());
+        let undo = undo.iter().map(|&word| word.to_owned());
+        Self {
+            undo: undo.chain([id]).collect(),
+        }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        let mut undo = Command::new("/usr/bin/docker");
+        undo.args(["--host", &socket(1)]).args(&self.undo);
+        let output = undo.output();
+        // A test that fails already says more.
+        if !std::thread::panicking() {
+            let output = output.expect("docker's own client");
+            assert!(output.status.success(), "{output:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn d06_a_drained_node_s_server_ends_and_runs_elsewhere_unless_its_volumes_are_there() {
+    let (free, tied) = (lossy("drained"), lossy("drained-tied"));
+    let (free_mark, tied_mark) = (mark("drained"), mark("drained-tied"));
+    let (ending, server) = on_lost(&free, &free_mark, echo(&free_mark)).await;
+    let (tied_ending, tied_server) = on_lost(&tied, &tied_mark, keeper(&tied_mark)).await;
+    let drain = ["node", "update", "--availability", "drain"];
+    let activate = ["node", "update", "--availability", "active"];
+    let drained = Done::new(&drain, &activate);
+    ended(ending).await;
+    ended(tied_ending).await;
+    assert_eq!(processes(&free_mark).len() + processes(&tied_mark).len(), 0);
+    let mut instance = free.launch(server).await.expect("it runs elsewhere");
+    answers(&mut instance, "two").await;
+    assert_eq!(processes(&free_mark).len(), 1);
+    let (field, why) = tied.refused(tied_server.clone()).await;
+    assert!(
+        field == "volumes" && why.contains("node-4") && why.contains("is set to `drain`"),
+        "{field}: {why}"
+    );
+    drop(drained);
+    let mut back = tied.launch(tied_server).await.expect("its node is back");
+    assert_eq!(read_until(&mut back, ".\n").await, "kept\n.\n");
+    assert_eq!(tied.containers()[0].0, LOST);
+    for instance in [back, instance] {
+        instance.handle.stop(GRACE).await;
+    }
+    let removed = tied.swarm.volumes_remove("h1", None);
+    timeout(LONG, removed)
+        .await
+        .expect("in time")
+        .expect("they go");
+    free.nothing_left().await;
+    tied.nothing_left().await;
+    forget_image(&free_mark);
+    forget_image(&tied_mark);
+}
+
+#[tokio::test]
+async fn d06_a_second_manager_is_asked_where_the_first_one_is_away() {
+    let promoted = Done::new(&["node", "promote"], &["node", "demote"]);
+    let format = "{{.Swarm.ControlAvailable}}";
+    wait_for("it is a manager", || {
+        docker(LOST, &["info", "--format", format]) == "true"
+    })
+    .await;
+    let way = Way::new(1);
+    let bench: Bench = with("managers", &[2, LOST], |options| {
+        options.daemons.insert(0, way.address());
+        options.constraints = vec!["node.hostname == node-2".to_owned()];
+    });
+    let mark = mark("managers");
+    let mut first = bench.launch(echo(&mark)).await.expect("it starts");
+    answers(&mut first, "one").await;
+    way.line.send_replace(Line::Cut);
+    answers(&mut first, "two").await;
+    first.handle.stop(GRACE).await;
+    assert_eq!(processes(&mark).len(), 0);
+    bench.nothing_left().await;
+    let mut second = bench.launch(echo(&mark)).await.expect("it starts again");
+    answers(&mut second, "three").await;
+    assert_eq!(processes(&mark).len(), 1);
+    second.handle.stop(GRACE).await;
+    bench.nothing_left().await;
+    drop(promoted);
+    match bench.launch(echo(&mark)).await {
+        Err(Error::Unavailable(why)) => assert!(why.contains("no manager"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }

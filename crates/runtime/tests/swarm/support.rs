@@ -107,6 +107,13 @@ pub(crate) fn docker(number: usize, args: &[&str]) -> String {
 }
 
 impl Bench {
+    /// The same with other options.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut SwarmOptions)) -> Self {
+        change(&mut self.options);
+        self.swarm = Swarm::new(self.options.clone()).unwrap();
+        self
+    }
+
     pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
         timeout(LONG, self.swarm.launch(server.unit()))
             .await
