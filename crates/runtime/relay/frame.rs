@@ -36,10 +36,30 @@ pub(crate) const ORDER: usize = 1 << 20;
 /// What a gate tells in return, and the most bytes of one of them.
 pub(crate) const SECTIONS: usize = 5;
 pub(crate) const SECTION: usize = 16 << 10;
+/// Of the key that a gateway gives to its watch, and of each answer.
+pub(crate) const KEY: usize = 16;
+pub(crate) const ANSWER: usize = 8;
 /// Seconds after which a watch that hears nothing ends everything.
 pub(crate) const SILENCE: usize = 8;
 
 pub(crate) fn head(kind: u8, connection: u8, value: u16) -> [u8; HEAD] {
     let [low, high] = value.to_le_bytes();
     [kind, connection, low, high]
+}
+
+/// What a watch answers to its word of this number. Whoever has seen earlier answers and does not have the key does not know the
+/// next one.
+#[expect(
+    deprecated,
+    reason = "SipHash-2-4, the one hash with a key that `core` has; its successors take none"
+)]
+pub(crate) fn answer(key: &[u8; KEY], number: u64) -> [u8; ANSWER] {
+    use core::hash::{Hasher as _, SipHasher};
+    let half = |at: usize| {
+        let bytes = key[at..].first_chunk().copied();
+        u64::from_le_bytes(bytes.unwrap_or_default())
+    };
+    let mut hasher = SipHasher::new_with_keys(half(0), half(8));
+    hasher.write(&number.to_le_bytes());
+    hasher.finish().to_le_bytes()
 }

@@ -12,9 +12,10 @@
 //!
 //! Numbers have 32 bits, little endian.
 //!
-//! The *watch* runs beside the server, over a connection of its own. It gives back what it is sent, and ends everything
+//! The *watch* runs beside the server, over a connection of its own. It answers each byte that it is sent, and ends everything
 //! in the container when it has heard nothing for [`SILENCE`] seconds, or its connection is closed: a server that its
-//! gateway has lost does not live on.
+//! gateway has lost does not live on. The server has the same user, and may stop the watch. It cannot answer in its place: the
+//! watch is given a key before there is a server ([`answer`]), and nobody reads its memory.
 //!
 //! # Invariants
 //!
@@ -23,7 +24,7 @@
 //!
 //! [`SECTIONS`]: super::frame::SECTIONS
 
-use super::frame::{ORDER, SECTION, SECTIONS, SILENCE};
+use super::frame::{ANSWER, KEY, ORDER, SECTION, SECTIONS, SILENCE, answer};
 use super::{AF_INET, EAGAIN, EINTR, POLLIN, PollFd, STDIN, STDOUT, call, exit, numbers::*, poll, read};
 
 /// Seconds for which a gate waits for its next word.
@@ -35,6 +36,7 @@ const EVERYTHING: usize = -1_isize as usize;
 const SIGPIPE: u64 = 13;
 const SIGKILL: usize = 9;
 const SIG_BLOCK: usize = 0;
+const PR_SET_DUMPABLE: usize = 4;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 const SOCK_DGRAM: usize = 2;
 const SIOCGIFFLAGS: usize = 0x8913;
@@ -310,19 +312,29 @@ fn tell(section: &[u8]) {
 }
 
 pub(crate) fn watch() -> ! {
+    // Before there is a server, its memory is closed; under Linux, its open files too.
+    call(PRCTL, [PR_SET_DUMPABLE, 0, 0, 0, 0, 0]);
     // Whoever does not listen any more is to end this process in no other way than below.
     let blocked: u64 = 1 << (SIGPIPE - 1);
     let at = &raw const blocked as usize;
     call(SIGPROCMASK, [SIG_BLOCK, at, 0, size_of::<u64>(), 0, 0]);
+    let mut key = [0; KEY];
+    take(&mut key);
+    let mut number = 0;
     let mut heard = [0; 64];
-    while is_spoken_to(SILENCE) {
+    'speaking: while is_spoken_to(SILENCE) {
         let count = match read(STDIN, &mut heard) {
             EAGAIN | EINTR => continue,
             count if count > 0 => count as usize,
             _ => break,
         };
-        if call(WRITE, [STDOUT as usize, heard.as_ptr() as usize, count, 0, 0, 0]) <= 0 {
-            break;
+        for _ in 0..count {
+            let answer = answer(&key, number);
+            number += 1;
+            let at = answer.as_ptr() as usize;
+            if call(WRITE, [STDOUT as usize, at, ANSWER, 0, 0, 0]) != ANSWER as isize {
+                break 'speaking;
+            }
         }
     }
     // All but this process and the first one, which ends with its child.

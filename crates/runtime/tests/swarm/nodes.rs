@@ -11,7 +11,9 @@ use crate::faults::{
     Line, Way, answers, echo, ended, kill_daemon, lossy, mark, on_lost, processes, start_daemon,
 };
 use crate::server::Server;
-use crate::support::{Bench, GRACE, LONG, LOST, docker, read_until, sh, socket, wait_for, with};
+use crate::support::{
+    Bench, GRACE, LONG, LOST, bench, docker, read_until, sh, socket, wait_for, with,
+};
 
 #[tokio::test]
 async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
@@ -32,6 +34,25 @@ async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
     assert_eq!(processes(&mark).len(), 0, "said after {took:?}");
     way.line.send_replace(Line::Open);
     bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
+    // `[h]`, or the script would find itself.
+    let script = "for dir in /proc/[0-9]*; do tr '\\0' ' ' <$dir/cmdline | grep -q ' watc[h] $' && watch=$dir; done; \
+                  kill -STOP ${watch#/proc/} && echo stopped; while :; do echo answer. >$watch/fd/1; sleep 1; done";
+    for kernel in ["linux", "gvisor"] {
+        let bench = bench(&format!("forged-{kernel}"), kernel);
+        let mut instance = bench.launch(sh(script)).await.expect("it starts");
+        read_until(&mut instance, "stopped\n").await;
+        let exited = instance.handle.exited();
+        timeout(LONG, exited).await.expect("it is killed");
+        // gVisor lets it write there, but it has no answer to write.
+        let said = instance.handle.stderr_tail();
+        let is_denied = said.contains("/fd/1: Permission denied");
+        assert_eq!(is_denied, kernel == "linux", "{kernel}: {said}");
+        bench.nothing_left().await;
+    }
 }
 
 /// A server with a file, which says what is in it before it answers.
