@@ -370,6 +370,7 @@ async fn d08_toolhives_resources_are_converted_to_ones_that_are_accepted() {
         json!({
             "image": "ghcr.io/x/fetch:1", "stdioBridge": false, "ports": [3000], "network": "open", "reclaimPolicy": "Delete",
             "sandbox": {"cpu": "100m", "memory": "128Mi"}, "secretEnv": {"TOKEN": {"secretKeyRef": {"name": "keys", "key": "token"}}},
+            "env": {"MCP_TRANSPORT": "streamable-http", "MCP_PORT": "3000", "FASTMCP_PORT": "3000"},
         })
     );
     assert!(kubectl(&["explain", "mcpserver.spec.secretEnv"], "").contains("Secrets"));
