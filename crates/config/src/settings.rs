@@ -11,7 +11,7 @@ mod told;
 mod values;
 mod walk;
 
-use std::{cell::RefCell, net::SocketAddr, ops::RangeInclusive, path::Path, time::Duration};
+use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
 
 use model::{
     AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
@@ -35,9 +35,6 @@ use super::{extensions, interpolate::Variables, problem::Problem, source::Source
 pub(crate) use self::sample::SAMPLE;
 pub use self::told::Setting;
 pub(crate) use self::told::told;
-
-/// All but root, and the one above that looks at servers.
-const USERS: RangeInclusive<u32> = 1..=2_000_000_000;
 
 /// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
 /// `variables` fill in what may be a secret.
@@ -302,7 +299,9 @@ fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
         Some(word) => (word == "image").then_some(None),
         None => {
             let number = integer(value).and_then(|number| u32::try_from(number).ok());
-            number.filter(|number| USERS.contains(number)).map(Some)
+            number
+                .filter(|number| (1..KubernetesSettings::LOOKER).contains(number))
+                .map(Some)
         }
     });
     set(&mut into.user, user);

@@ -361,6 +361,13 @@ impl Default for HostingSettings {
     }
 }
 
+impl KubernetesSettings {
+    /// The user of servers, and the group of their volumes, if the settings name no other.
+    pub const USER: u32 = 65_532;
+    /// The user of the container that looks at a server. It is above those that servers may have, so no server can end it.
+    pub const LOOKER: u32 = 2_000_000_001;
+}
+
 impl Default for KubernetesSettings {
     fn default() -> Self {
         Self {
@@ -370,7 +377,7 @@ impl Default for KubernetesSettings {
             runtime_class: Some("gvisor".to_owned()),
             storage_class: None,
             probe_image: None,
-            user: Some(65532),
+            user: Some(Self::USER),
             watch_namespace: None,
         }
     }

@@ -166,7 +166,7 @@ pub trait Runtime: Send + Sync + 'static {
     }
 }
 
-/// Removes them all: what cannot be removed keeps nothing else. `remove` says how many instances that was.
+/// Removes all of them, and goes on after one that cannot be removed. `remove` returns how many instances that was.
 ///
 /// # Errors
 /// The last of all.

@@ -152,8 +152,12 @@ impl Engine {
 
 type Secured<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
 
-/// A client that shows the certificate of `keys`, and takes a daemon for one that `ca.pem` vouches for. No other root counts,
-/// not even this host's: bollard's own client would trust them all. Why there is none.
+/// A client that shows the certificate of `keys`, and trusts a daemon only if `ca.pem` vouches for it. bollard's own client
+/// would also trust every root of this host.
+///
+/// # Errors
+///
+/// Which file cannot be used, and why.
 fn secured<B>(keys: &Path) -> Result<Secured<B>, String>
 where
     B: hyper::body::Body + Send + 'static + Unpin,

@@ -45,11 +45,11 @@ pub(super) struct Egress {
     pub(super) holder: String,
 }
 
-/// What a container counts as that was killed and whose end is not known.
+/// What is told of a container that was killed and whose end is not known.
 pub(super) enum GivenUp {
-    /// It has ended: whoever waits has an answer.
+    /// That it has ended, so that nobody waits any longer.
     Ended,
-    /// It may run yet; that it was given up is told here.
+    /// That it was given up. It may still run.
     Told(CancellationToken),
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Cluster {
     pub(super) namespace: String,
     /// The namespace of this process's own pod, if it runs in one of this cluster.
     pub(super) home: Option<String>,
-    /// That pod, if servers are in its namespace. `None`, too, where it does not have its pod's name.
+    /// A reference to that pod, if servers are in its namespace. `None` if no pod there has this process's host name.
     pub(super) gateway: Option<OwnerReference>,
     pub(super) pods: Api<Pod>,
     pub(super) secrets: Api<Secret>,
@@ -86,14 +86,14 @@ impl Cluster {
         })
     }
 
-    /// A client without connections: those that the other one keeps may be dead, and nobody has told.
+    /// A client with no connections yet. Those that `client` keeps may be dead without our knowing it.
     pub(super) fn anew(&self) -> Result<Client, Error> {
         let client = Client::try_from(Config::clone(&self.config));
         client.map_err(|why| missing(&model::with_causes(&why)))
     }
 }
 
-/// That something is a pod's, and goes with it.
+/// An owner reference to a pod: Kubernetes removes what has it together with the pod.
 fn own(pod: ObjectMeta) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),

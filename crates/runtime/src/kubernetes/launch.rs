@@ -196,7 +196,7 @@ impl Inner {
                     false => Ok(None),
                 }
             },
-            pump.attach(),
+            pump.attach(false),
         );
         let attached = match attached {
             // Without its streams it is of no use. For others than these there may be a later connection.
@@ -519,7 +519,7 @@ fn unscheduled(pod: &Pod) -> Option<String> {
     unscheduled?.message.clone()
 }
 
-/// The last that the cluster warned of about a pod: of volumes, networks and runtimes that fail its status says nothing.
+/// The last warning among a pod's events. Its status says nothing of volumes, networks and runtimes that fail.
 async fn warning(cluster: &Cluster, pod: &Pod) -> Option<String> {
     let uid = pod.metadata.uid.as_deref()?;
     let params = ListParams::default().fields(&format!("involvedObject.uid={uid},type=Warning"));

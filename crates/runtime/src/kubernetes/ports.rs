@@ -137,12 +137,12 @@ impl Destination {
         if let Some(inside) = tunnel.0.take_stream(port) {
             pump(stream, inside).await;
         }
-        match failed {
-            Some(failed) => match timeout(WHY, failed).await {
-                Ok(Some(why)) => Err(Error::Failed(why)),
-                Ok(None) | Err(_) => Ok(()),
-            },
-            None => Ok(()),
+        let Some(failed) = failed else {
+            return Ok(());
+        };
+        match timeout(WHY, failed).await {
+            Ok(Some(why)) => Err(Error::Failed(why)),
+            Ok(None) | Err(_) => Ok(()),
         }
     }
 }

@@ -17,7 +17,7 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use model::{Network, Program, Sandbox};
+use model::{KubernetesSettings, Network, Program, Sandbox};
 use sha2::{Digest as _, Sha256};
 
 use super::Options;
@@ -35,7 +35,7 @@ const LABEL_LAUNCH: &str = "toolwharf.dev/launch";
 const LABEL_SERVER: &str = "toolwharf.dev/server";
 /// The server's id as it is: labels are cut to 63 characters.
 const ANNOTATION_SERVER: &str = "toolwharf.dev/server-id";
-/// What empties a node by itself may take it along: it is made again elsewhere.
+/// The cluster's autoscaler may remove the pod together with its node: the server is started again elsewhere.
 const EVICTED: [&str; 2] = ["cluster-autoscaler.kubernetes.io/safe-to-evict", "true"];
 /// The path of a volume.
 const ANNOTATION_PATH: &str = "toolwharf.dev/path";
@@ -47,10 +47,6 @@ const RUN: u64 = 16 << 20;
 const GRACE: i64 = 10;
 /// What the container does that is asked from time to time: it waits, for 68 years.
 const WAIT: [&str; 2] = ["sleep", "2147483647"];
-/// Whom the second container runs as: nobody that a server can be, which is not to end it.
-const LOOKER: i64 = 2_000_000_001;
-/// Whom volumes belong to where servers are whoever their image says.
-const GROUP: i64 = 65532;
 /// What Toolwharf's own pods are labelled with, and the label of namespaces by their name.
 const GATEWAY: (&str, &str) = ("app.kubernetes.io/name", "toolwharf");
 const NAMESPACE: &str = "kubernetes.io/metadata.name";
@@ -197,7 +193,7 @@ pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
         kind: "Secret".to_owned(),
         name: secret.metadata.name.clone().unwrap_or_default(),
         uid: secret.metadata.uid.clone().unwrap_or_default(),
-        // Who empties a node takes a pod of nobody's for one that is lost for good, and leaves it.
+        // `kubectl drain` refuses to remove a pod that has no controller.
         controller: Some(true),
         ..OwnerReference::default()
     }]
@@ -411,10 +407,11 @@ pub(super) fn pod(
     };
     let verify = options.probe_image.as_ref().map(|image| {
         let mut verify = locked_down(100, 64 << 20);
+        let looker = Some(KubernetesSettings::LOOKER.into());
         if let Some(context) = &mut verify.security_context {
             context.run_as_non_root = Some(true);
-            context.run_as_user = Some(LOOKER);
-            context.run_as_group = Some(LOOKER);
+            context.run_as_user = looker;
+            context.run_as_group = looker;
         }
         Container {
             name: VERIFY.to_owned(),
@@ -455,7 +452,7 @@ pub(super) fn pod(
                 run_as_non_root: user.map(|_| true),
                 run_as_user: user,
                 run_as_group: user,
-                fs_group: Some(user.unwrap_or(GROUP)),
+                fs_group: Some(user.unwrap_or_else(|| KubernetesSettings::USER.into())),
                 // A volume that is this group's already is not gone through at each start.
                 fs_group_change_policy: Some("OnRootMismatch".to_owned()),
                 ..PodSecurityContext::default()
@@ -613,7 +610,10 @@ mod tests {
             assert_ne!(context["runAsUser"], 0);
         }
         // The server cannot end the container that looks at it.
-        assert_eq!(containers[1]["securityContext"]["runAsUser"], LOOKER);
+        assert_eq!(
+            containers[1]["securityContext"]["runAsUser"],
+            KubernetesSettings::LOOKER
+        );
         for volume in spec["volumes"].as_array().expect("volumes") {
             let kinds = ["persistentVolumeClaim", "emptyDir"];
             assert!(

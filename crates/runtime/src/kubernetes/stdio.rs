@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
-use kube::Client;
 use kube::api::{AttachParams, LogParams};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
@@ -31,9 +30,9 @@ pub(super) const BUFFER: usize = 16 << 10;
 const WRITTEN: i64 = 64 << 10;
 /// What is sent at a time.
 const CHUNK: usize = 8 << 10;
-/// So often the other end is asked whether it is there. What stands between takes a silent connection for one that is over.
+/// How often the other end is pinged. Load balancers close connections that are silent for longer.
 const PING: Duration = Duration::from_secs(15);
-/// When it has not answered for so long, it is not: nobody tells of a machine that has lost its power.
+/// A connection counts as lost when nothing has come for this long. A machine that loses its power closes nothing.
 const SILENCE: Duration = Duration::from_secs(45);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -89,7 +88,7 @@ impl Pump {
             let attached = match first.take() {
                 Some(attached) => Ok(attached),
                 None => tokio::select! {
-                    attached = self.attach_again(has_failed) => attached,
+                    attached = self.attach(has_failed) => attached,
                     () = self.ended.cancelled() => break,
                 },
             };
@@ -120,26 +119,18 @@ impl Pump {
         }
     }
 
-    pub(super) async fn attach(&self) -> Result<Socket, Call> {
-        self.attach_with(&self.cluster.client).await
-    }
-
-    /// `has_failed`: the last attempt has.
-    async fn attach_again(&self, has_failed: bool) -> Result<Socket, Call> {
-        if has_failed {
-            let client = self.cluster.anew().map_err(Call::Other)?;
-            return self.attach_with(&client).await;
-        }
-        self.attach().await
-    }
-
-    async fn attach_with(&self, client: &Client) -> Result<Socket, Call> {
+    /// `is_anew`: over a new client, because the last attempt failed.
+    pub(super) async fn attach(&self, is_anew: bool) -> Result<Socket, Call> {
+        let client = match is_anew {
+            true => self.cluster.anew().map_err(Call::Other)?,
+            false => self.cluster.client.clone(),
+        };
         let params = AttachParams::default()
             .container(SERVER)
             .stdin(self.has_streams)
             .stdout(true)
             .stderr(true);
-        channels::attach(&self.cluster, client, &self.pod, &params).await
+        channels::attach(&self.cluster, &client, &self.pod, &params).await
     }
 
     /// All that it has written so far, both streams, as the node has kept it.
@@ -219,7 +210,7 @@ impl Pump {
     }
 }
 
-/// Sends what is read, and asks for a sign of life now and then, until the connection fails. The end of the input would be the end
+/// Sends what is read, and pings, until the connection fails. The end of the input would be the end
 /// of the whole connection: a server is stopped by a signal.
 async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
     let mut chunk = vec![0; CHUNK];

@@ -501,7 +501,7 @@ mod tests {
         assert_eq!((&*token, new), ("twh_0123456789abcdef", false));
     }
 
-    /// As replicas do that are started at once with one `TOOLWHARF_ADMIN_TOKEN`.
+    /// Replicas that are started at once have one `TOOLWHARF_ADMIN_TOKEN`.
     #[tokio::test(flavor = "multi_thread")]
     async fn starts_at_the_same_time_agree_on_the_administrator() {
         for _ in 0..20 {

@@ -400,8 +400,10 @@ impl<'a> Look<'a> {
         Ok(None)
     }
 
-    /// Has the volumes of a server removed; why they are there yet. Others wait for this one meanwhile, so that it is asked again later
-    /// instead of waited for.
+    /// Removes the volumes of a server. It does not wait long, because all other resources wait meanwhile: the next look asks again.
+    ///
+    /// # Errors
+    /// Why they are still there.
     async fn volumes_remove(&self, id: &str) -> Result<(), String> {
         match timeout(VOLUMES, self.hosting.volumes_remove(id)).await {
             Ok(removed) => removed.map_err(|error| error.to_string()),

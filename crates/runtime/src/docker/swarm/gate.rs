@@ -23,7 +23,7 @@ pub(super) struct Report {
     pub(super) status: String,
     /// Network devices.
     pub(super) devices: Vec<String>,
-    /// Those of them that are up, so that they could carry something.
+    /// The devices that are up: only these can carry traffic.
     pub(super) up: Vec<String>,
     /// The kernel's log, as far as it may be read.
     pub(super) log: String,
