@@ -50,8 +50,8 @@ pub use self::{
     schema::{RUN_STATUSES, any, call_status_value, name, project_id_value, project_role},
     secret::{MasterKey, Secret, SecretValue, Secrets},
     server::{
-        Crash, DeclaredEntry, Enforced, EntryChange, Event, Events, Import, Imported, Limits, Port,
-        Removed, Server, Servers, Unusable, Usage,
+        Crash, DeclaredEntry, Enforced, EntryChange, Event, Events, FileAccess, Import, Imported,
+        Limits, Port, Removed, Server, Servers, Unusable, Usage, VisibleFile,
     },
     setting::{OneSetting, Settings},
     status::{Audit, Database, KeptBack, Status},

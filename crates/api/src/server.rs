@@ -96,6 +96,10 @@ pub struct Server {
     pub provider_reason: Option<String>,
     /// What of its sandbox holds, and what does not.
     pub enforced: Vec<Enforced>,
+    /// Every file that its sandbox shows it, as folders with exceptions. Empty where the provider cannot list them.
+    pub files: Vec<VisibleFile>,
+    /// Paths of the host that its entry mentions and that its sandbox does not show. `"sandbox": {"show": […]}` shows them.
+    pub files_missing: Vec<String>,
     pub usage: Option<Usage>,
     /// `legacy` or `modern`, once it is known.
     pub era: Option<String>,
@@ -120,6 +124,29 @@ pub struct Server {
     /// What else there is to say of a change, in the answer to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
+}
+
+/// A file that a server sees, or a folder with everything in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VisibleFile {
+    /// Inside of the sandbox.
+    pub path: String,
+    /// `read`, or `write` for both.
+    pub access: FileAccess,
+    /// Where it is on the host. Absent: it is the sandbox's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Paths below `path` that are not visible.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<String>,
+}
+
+/// What a server may do with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileAccess {
+    Read,
+    Write,
 }
 
 /// Whether one promise of a sandbox holds for the instance.

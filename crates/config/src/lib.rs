@@ -28,12 +28,13 @@ pub use edit::{EditError, ServerFile, edit, edit_with_backup};
 pub use import::{Foreign, foreign, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
 pub use load::{Config, all_settings};
-pub use locate::{Sources, data_dir};
+pub use locate::{Sources, config_dir, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
 pub use merge::{Accepted, ImportReport, Rejected};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{
-    heartbeat, is_mountable, is_port, limits, network, not_mountable, path, ports, start, volumes,
+    ONLY_COMMANDS as SHOWN_ONLY_TO_COMMANDS, heartbeat, is_port, limits, network, not_allowed,
+    path, ports, shown, start, volumes, why_not_allowed,
 };
 pub use servers::{
     CONFINING as SANDBOX_KEYS, OURS as TOOLWHARF_KEYS, Unfit, check as check_entry, check_project,

@@ -85,6 +85,11 @@ pub fn data_dir(
     }
 }
 
+/// The configuration directory where no file is named: `$XDG_CONFIG_HOME/toolwharf`, else `~/.config/toolwharf`.
+pub fn config_dir(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    base(env, "XDG_CONFIG_HOME", ".config")
+}
+
 /// The XDG base directory specification has relative values ignored.
 fn base(env: &dyn Fn(&str) -> Option<String>, xdg: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name| {

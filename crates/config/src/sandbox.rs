@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::{Component, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -117,6 +117,24 @@ pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     }
 }
 
+/// Why an image has no `show` and `hide`.
+pub const ONLY_COMMANDS: &str = "has `show` or `hide`, which are for commands: an image sees no files of the host but its `mounts`";
+
+/// `show` and `hide`: paths of the host that a command sees besides those that it needs, and that it does not see.
+pub fn shown(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+    const MUST: &str = "must be an absolute path of this host without `..`";
+    let path = |value: &Value| host_path(value.as_str()?);
+    sandbox.show = reader.list("show", MUST, path).unwrap_or_default();
+    sandbox.hide = reader.list("hide", MUST, path).unwrap_or_default();
+}
+
+fn host_path(text: &str) -> Option<PathBuf> {
+    let path: PathBuf = PathBuf::from(text).components().collect();
+    let plain = path.is_absolute() && path.components().all(|part| part != Component::ParentDir);
+    let is_whole = path.parent().is_some() && !text.contains('\0');
+    (plain && is_whole).then_some(path)
+}
+
 fn mount(value: &Value) -> Option<Mount> {
     let (host, path, read_only) = match value {
         Value::String(text) => {
@@ -141,18 +159,22 @@ fn mount(value: &Value) -> Option<Mount> {
             (text("host")?, text("path")?, read_only)
         }
     };
-    let host = PathBuf::from(host);
-    let plain = host.is_absolute() && host.components().all(|part| part != Component::ParentDir);
     Some(Mount {
-        host: plain.then_some(host)?,
+        host: host_path(host)?,
         inside: inside(path)?,
         read_only,
     })
 }
 
-/// Whether the host's path, followed to its end, lies under one that an administrator named.
-pub fn is_mountable(allowed: &[PathBuf], mount: &Mount) -> bool {
-    let Ok(real) = mount.host.canonicalize() else {
+/// The first path of the host that a server would see by `mounts` or `show`, and that does not lie, followed to its end, under
+/// one of `allowed`.
+pub fn not_allowed<'a>(allowed: &[PathBuf], sandbox: &'a Sandbox) -> Option<&'a PathBuf> {
+    sandbox.host_paths().find(|path| !is_allowed(allowed, path))
+}
+
+/// Whether a path of the host, followed to its end, lies under one that an administrator named.
+fn is_allowed(allowed: &[PathBuf], path: &Path) -> bool {
+    let Ok(real) = path.canonicalize() else {
         return false;
     };
     let within = |allowed: &PathBuf| {
@@ -162,11 +184,11 @@ pub fn is_mountable(allowed: &[PathBuf], mount: &Mount) -> bool {
     allowed.iter().any(within)
 }
 
-/// Why a path of the host is not mounted that [`is_mountable`] does not have.
-pub fn not_mountable(mount: &Mount) -> String {
+/// Why a path of the host is not shown that [`not_allowed`] returned.
+pub fn why_not_allowed(path: &Path) -> String {
     format!(
-        "`{}` of the host may not be mounted: the setting `[hosting] mounts` does not name it",
-        mount.host.display()
+        "`{}` of the host may not be mounted or shown: the setting `[hosting] mounts` does not name it",
+        path.display()
     )
 }
 

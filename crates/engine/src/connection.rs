@@ -18,7 +18,7 @@ use mcp::{
 };
 use model::Provider;
 use parking_lot::Mutex;
-use runtime::{Enforced, Handle};
+use runtime::{Enforced, Handle, VisibleFiles};
 
 use crate::{exchange::Caller, gate::CALLER, logins::Issued};
 
@@ -51,6 +51,8 @@ pub struct Placement {
     /// Why it is this provider.
     pub why: Arc<str>,
     pub enforced: Arc<[Enforced]>,
+    /// Which files it sees, where its runtime can list them.
+    pub files: Option<Arc<VisibleFiles>>,
     /// Where its ports are reached on this host.
     pub ports: Vec<(u16, std::net::SocketAddr)>,
 }

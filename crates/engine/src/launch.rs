@@ -19,7 +19,7 @@ use mcp::{
 };
 use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
 use parking_lot::Mutex;
-use runtime::{Exit, Fence, Handle, Unit};
+use runtime::{Exit, Fence, Handle, Unit, VisibleFiles};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
@@ -494,9 +494,15 @@ impl Launcher {
                 .await
                 .ok(),
         };
+        let unseen = hosted
+            .and_then(|placement| placement.files.clone())
+            .map(|files| unseen(&files, &handle.stderr_tail()))
+            .unwrap_or_default();
         let reason = match exit {
-            Some(exit) => format!("it ended with {exit} before it answered the handshake{printed}"),
-            None => format!("{failure}{printed}"),
+            Some(exit) => {
+                format!("it ended with {exit} before it answered the handshake{printed}{unseen}")
+            }
+            None => format!("{failure}{printed}{unseen}"),
         };
         handle.stop(self.stop_grace).await;
         // Whole only now.
@@ -562,6 +568,7 @@ impl Launcher {
                 provider,
                 why,
                 enforced: instance.enforced,
+                files: instance.files,
                 ports: instance.ports.into_iter().collect(),
             })
         });
@@ -634,4 +641,22 @@ pub(crate) fn apart(spec: &ServerSpec) -> ServerSpec {
         Arc::make_mut(launch).place = place;
     }
     spec
+}
+
+/// Paths that are named in an error's text at most.
+const MAX_UNSEEN: usize = 5;
+
+/// What a server that ended did not see of the host although its entry or its stderr names it.
+fn unseen(files: &VisibleFiles, stderr: &str) -> String {
+    let mut paths = files.missing_in(stderr);
+    paths.extend(files.missing.iter().cloned());
+    if paths.is_empty() {
+        return String::new();
+    }
+    let shown = paths.iter().take(MAX_UNSEEN);
+    let shown: Vec<_> = shown.map(|path| format!("`{}`", path.display())).collect();
+    format!(
+        "; its sandbox does not show {}: name what it needs in `\"sandbox\": {{\"show\": […]}}`",
+        shown.join(", ")
+    )
 }

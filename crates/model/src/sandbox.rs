@@ -18,6 +18,10 @@ pub struct Sandbox {
     pub volumes: Vec<String>,
     /// What it sees of the host; each was permitted by an administrator.
     pub mounts: Vec<Mount>,
+    /// Absolute paths of the host that it sees read-only, under the same path; each was permitted by an administrator.
+    pub show: Vec<PathBuf>,
+    /// Absolute paths of the host that it does not see although its command line needs them.
+    pub hide: Vec<PathBuf>,
     pub limits: ResourceLimits,
     /// Whether it is not started at all where one of the limits cannot be enforced.
     pub strict: bool,
@@ -78,11 +82,21 @@ impl Sandbox {
             ports: Vec::new(),
             volumes: Vec::new(),
             mounts: Vec::new(),
+            show: Vec::new(),
+            hide: Vec::new(),
             limits: ResourceLimits::default(),
             strict: false,
             provider: None,
             network: Network::None,
         }
+    }
+}
+
+impl Sandbox {
+    /// The host's paths that it sees because its entry says so: those of `mounts` and `show`.
+    pub fn host_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        let mounts = self.mounts.iter().map(|mount| &mount.host);
+        mounts.chain(&self.show)
     }
 }
 

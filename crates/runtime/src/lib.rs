@@ -54,4 +54,7 @@ pub use ports::Ports;
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use stderr::{Lines, Missed};
-pub use unit::{Enforced, Error, Fence, Fences, Instance, Runtime, Stdio, Unit, Usage};
+pub use unit::{
+    Access, Enforced, Error, Fence, Fences, Instance, Runtime, Stdio, Unit, Usage, Visible,
+    VisibleFiles,
+};

@@ -53,6 +53,7 @@ mod cell;
 mod census;
 mod cgroup;
 mod channel;
+mod mounts;
 mod ports;
 mod prepare;
 mod seccomp;
@@ -73,7 +74,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use model::{Network, Sandbox};
+use model::{Launch, Network, Program, Sandbox};
+use rustix::process::Pid;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,14 +84,16 @@ use self::cgroup::{Group, Tree};
 use self::channel::{Channel, Ready};
 use self::ports::Forward;
 use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, host_ports, judge};
+use self::view::{Plan, Wanted};
 use self::volume::Volumes;
 use crate::egress::{self, Allowed};
-use crate::packages::Packages;
+use crate::packages::{Files, Packages};
 use crate::ports::{Listeners, Ports};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
-use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit};
+use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit, VisibleFiles};
 
 pub use self::shim::shim_main;
+pub use self::view::Own;
 
 /// From the start of bubblewrap to the start of the server.
 const START: Duration = Duration::from_secs(30);
@@ -105,6 +109,8 @@ pub struct Options {
     /// same for every run.
     pub install: String,
     pub ports: Ports,
+    /// What no server sees, whatever is shown around it.
+    pub own: Own,
     /// Leads to [`shim_main`], which gets the arguments that follow these.
     pub shim: SentinelCommand,
 }
@@ -183,21 +189,22 @@ impl Bubblewrap {
         let ports = host_ports(sandbox)?;
         let listeners = self.0.options.ports.listen(confined, ports).await?;
         let prepared = {
-            let unit = unit.clone();
+            let (unit, files) = (unit.clone(), files.clone());
             self.blocking("preparing a sandbox", move |inner| {
-                inner.prepare(unit.confined()?)
+                inner.prepare(unit.confined()?, files.as_ref())
             })
             .await?
         };
         let order = self.0.order(confined, &prepared);
         let (mut channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
-        let (bwrap, pass) = self.0.bwrap(confined, &prepared, files.as_ref(), theirs)?;
+        let (bwrap, pass) = self.0.bwrap(confined, &prepared, theirs)?;
         let Prepared {
             group,
             opened,
             scratch,
             user,
             extra,
+            plan,
             ..
         } = prepared;
         let disk = disk(&scratch, opened.as_ref());
@@ -230,12 +237,14 @@ impl Bubblewrap {
             };
             let mut enforced = group.enforced(&sandbox.limits, extra).to_vec();
             enforced.insert(2, disk);
-            enforced.extend(verified(&ready, &group, sandbox, user, &cell)?);
+            let pid = found(&ready, &group, &cell)?;
+            let (rows, plan) = self.checked(pid, &unit, files, plan, user).await?;
+            enforced.extend(rows);
             enforced.extend(row);
             judge(&enforced, sandbox.strict)?;
             let ports = connect(ready, confined, allowed, listeners, &cell)?;
             match timeout(START, channel.go()).await {
-                Ok(Ok(Ok(()))) => Ok((enforced, ports)),
+                Ok(Ok(Ok(()))) => Ok((enforced, ports, plan.files)),
                 Ok(Ok(Err(why))) => Err(Error::Refused {
                     field: "command",
                     why,
@@ -245,7 +254,7 @@ impl Bubblewrap {
             }
         };
         match until_ready.await {
-            Ok((enforced, ports)) => {
+            Ok((enforced, ports, files)) => {
                 let process::Instance {
                     stdin,
                     stdout,
@@ -268,6 +277,7 @@ impl Bubblewrap {
                     ports,
                     handle,
                     enforced: enforced.into(),
+                    files: Some(Arc::new(files)),
                 })
             }
             Err(error) => {
@@ -276,6 +286,49 @@ impl Bubblewrap {
                 Err(error)
             }
         }
+    }
+
+    /// Seals the mounts of a sandbox, and says what only its process can tell.
+    async fn checked(
+        &self,
+        pid: Pid,
+        unit: &Unit,
+        package: Option<Files>,
+        plan: Plan,
+        user: u32,
+    ) -> Result<([Enforced; 5], Plan), Error> {
+        let unit = unit.clone();
+        self.blocking("checking a sandbox", move |inner| {
+            let sandbox = unit.confined()?.sandbox;
+            let own = writable(sandbox);
+            let scratch = verify::WRITABLE.iter().map(PathBuf::from);
+            let writable: Vec<_> = own.iter().cloned().chain(scratch).collect();
+            mounts::seal(&inner.options.shim, pid, &writable).map_err(Error::Failed)?;
+            let volumes = sandbox.volumes.iter().map(PathBuf::from);
+            let package = package.into_iter().map(|package| package.folder);
+            let given: Vec<_> = volumes.chain(package).chain(["/tmp".into()]).collect();
+            let files = verify::Files {
+                writable: &own,
+                plan: &plan,
+                own: &inner.options.own,
+                given: &given,
+            };
+            let rows = verify::isolation(pid, &sandbox.network, files, user);
+            let expected = |row: &&Enforced| match row.what {
+                "kernel" => false,
+                "network" => sandbox.network != Network::Open,
+                "system calls" => seccomp::KNOWN,
+                _ => true,
+            };
+            match rows.iter().filter(expected).find(|row| !row.holds) {
+                Some(row) => Err(Error::Failed(format!(
+                    "the sandbox does not hold: {}",
+                    row.how
+                ))),
+                None => Ok((rows, plan)),
+            }
+        })
+        .await
     }
 
     /// Why bubblewrap ended before there was a shim.
@@ -391,14 +444,34 @@ impl fmt::Debug for Bubblewrap {
     }
 }
 
-/// The rows that only the process itself can tell, once it is known which one that is.
-fn verified(
-    ready: &Ready,
-    group: &Group,
-    sandbox: &Sandbox,
-    user: u32,
-    cell: &Cell,
-) -> Result<[Enforced; 5], Error> {
+/// Which files a server would see, without starting it. `None`: it is not a command in a sandbox, or one of a package.
+///
+/// # Errors
+/// [`Error::Refused`]: it would not start.
+pub fn preview(launch: &Launch, own: &Own) -> Result<Option<VisibleFiles>, Error> {
+    let (Some(sandbox), Program::Command { program, .. }) = (launch.sandbox(), &launch.program)
+    else {
+        return Ok(None);
+    };
+    if Packages::refusal(launch) != Ok(false) {
+        return Ok(None);
+    }
+    let search = prepare::search(launch);
+    let volumes = sandbox.volumes.iter();
+    let plan = Plan::new(&Wanted {
+        launch,
+        sandbox,
+        program: &view::resolve(program, &search)?,
+        package: None,
+        search: &search,
+        volumes: &volumes.map(|path| (path.clone(), PathBuf::new())).collect(),
+        own,
+    })?;
+    Ok(Some(plan.files))
+}
+
+/// The process that is to become the server.
+fn found(ready: &Ready, group: &Group, cell: &Cell) -> Result<Pid, Error> {
     let unknown = || Error::Failed("the kernel does not tell who is in the sandbox".to_owned());
     let pid = ready.pid.ok_or_else(unknown)?;
     cell.found(pid)
@@ -408,29 +481,16 @@ fn verified(
             "the process in the sandbox is not in its control groups".to_owned(),
         ));
     }
-    let mut writable: Vec<_> = sandbox.volumes.iter().map(String::as_str).collect();
+    Ok(pid)
+}
+
+/// Paths inside that are the server's to write: its volumes and mounts.
+fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let volumes = sandbox.volumes.iter();
     let mounts = sandbox.mounts.iter().filter(|mount| !mount.read_only);
-    writable.extend(mounts.map(|mount| mount.inside.as_str()));
-    let writable: Vec<_> = writable
-        .iter()
-        .map(|path| path.trim_end_matches('/'))
-        .collect();
-    let rows = verify::isolation(pid, &sandbox.network, &writable, user);
-    let expected = |row: &&Enforced| match row.what {
-        "kernel" => false,
-        "network" => sandbox.network != Network::Open,
-        "system calls" => seccomp::KNOWN,
-        _ => true,
-    };
-    for row in rows.iter().filter(expected) {
-        if !row.holds {
-            return Err(Error::Failed(format!(
-                "the sandbox does not hold: {}",
-                row.how
-            )));
-        }
-    }
-    Ok(rows)
+    let all = volumes.chain(mounts.map(|mount| &mount.inside));
+    all.map(|path| PathBuf::from(path.trim_end_matches('/')))
+        .collect()
 }
 
 /// Starts what serves the sockets that came from inside; where ports are reached.

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,72 @@ pub struct Instance {
     pub handle: Handle,
     /// Empty without a sandbox.
     pub enforced: Arc<[Enforced]>,
+    /// `None` where the runtime cannot list it: outside of bubblewrap's sandboxes.
+    pub files: Option<Arc<VisibleFiles>>,
+}
+
+/// Which files a server in a sandbox can read and write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VisibleFiles {
+    pub visible: Vec<Visible>,
+    /// Paths of the host that the server's entry mentions and that it does not see.
+    pub missing: Vec<PathBuf>,
+}
+
+/// A file that a server sees, or a folder with all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visible {
+    /// Inside of the sandbox.
+    pub path: PathBuf,
+    pub access: Access,
+    /// Where it is on the host; `None`: it is the sandbox's own.
+    pub host: Option<PathBuf>,
+    /// Paths below `path` that are not there.
+    pub hidden: Vec<PathBuf>,
+}
+
+/// What a server may do with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    /// Read, write and create.
+    Write,
+}
+
+impl VisibleFiles {
+    /// Whether the server sees this path of the host, under the same path.
+    #[must_use]
+    pub fn shows(&self, path: &Path) -> bool {
+        let holds = |one: &Visible| {
+            one.host.as_deref() == Some(&one.path)
+                && path.starts_with(&one.path)
+                && !one.hidden.iter().any(|hidden| path.starts_with(hidden))
+        };
+        self.visible.iter().any(holds)
+    }
+
+    /// Paths in a text, such as the end of stderr, that exist on this host and that the server does not see.
+    #[must_use]
+    pub fn missing_in(&self, text: &str) -> BTreeSet<PathBuf> {
+        let separators = |c: char| c.is_whitespace() || "'\"`(),;:[]<>=".contains(c);
+        let words = text.split(separators).map(Path::new);
+        let own = ["/tmp", "/proc", "/dev", "/run", "/var/tmp"].map(Path::new);
+        let paths = words.filter(|path| {
+            path.is_absolute()
+                && path.parent().is_some()
+                && !own.contains(path)
+                && !self
+                    .visible
+                    .iter()
+                    .any(|one| path.starts_with(&one.path) && one.host.is_none())
+                && path.exists()
+        });
+        let missing = paths.filter(|path| {
+            let real = path.canonicalize();
+            !self.shows(path) && !real.is_ok_and(|real| self.shows(&real))
+        });
+        missing.map(Path::to_owned).collect()
+    }
 }
 
 pub struct Stdio {

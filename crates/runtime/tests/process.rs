@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use model::{Launch, Place, Program, Reach, Sandbox};
 use runtime::process::{Exit, Missed, SentinelCommand};
-use runtime::sandbox::{Bubblewrap, Options};
+use runtime::sandbox::{Bubblewrap, Options, Own};
 use runtime::{Error, Packages, Ports, Runtime, Unit};
 use support::{
     LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
@@ -539,6 +539,7 @@ async fn the_host_runs_commands_and_no_sandboxes() {
             dir: directory.path().to_owned(),
             install: "test".to_owned(),
             ports: Ports::new(directory.path().join("ports.json")),
+            own: Own::default(),
             shim: SentinelCommand {
                 program: support::VICTIM.into(),
                 args: vec!["shim".into()],

@@ -13,7 +13,7 @@ use std::{
 };
 
 use api::Wrong;
-use config::{is_mountable, not_mountable};
+use config::{not_allowed, why_not_allowed};
 use engine::{
     Crash, Gateway, Left, Remembered, lifecycle::Last, secrets::CannotOpen, server::Server,
 };
@@ -465,10 +465,13 @@ impl Hosting {
             wrong.push(Wrong::new("/provider", why));
         }
         let settings = self.gateway.settings();
-        for (at, mount) in sandbox.mounts.iter().enumerate() {
-            if !is_mountable(&settings.hosting.mounts, mount) {
-                wrong.push(Wrong::new(format!("/mounts/{at}"), not_mountable(mount)));
-            }
+        if let Some(path) = not_allowed(&settings.hosting.mounts, sandbox) {
+            let at = sandbox.mounts.iter().position(|mount| mount.host == *path);
+            let pointer = match at {
+                Some(at) => format!("/mounts/{at}"),
+                None => "/show".to_owned(),
+            };
+            wrong.push(Wrong::new(pointer, why_not_allowed(path)));
         }
         if wrong.is_empty() {
             Ok(())

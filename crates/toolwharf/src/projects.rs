@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use config::{check_project, is_mountable, not_mountable};
+use config::{check_project, not_allowed, why_not_allowed};
 use engine::{
     Gateway, Project, Remembered, Scope,
     secrets::{DataKey, Sealed},
@@ -519,12 +519,9 @@ fn spec(
             }
             spec.resolve_login(&settings.logins);
             let allowed = &settings.hosting.mounts;
-            let mut mounts = spec
-                .sandbox()
-                .into_iter()
-                .flat_map(|sandbox| &sandbox.mounts);
-            if let Some(mount) = mounts.find(|mount| !is_mountable(allowed, mount)) {
-                spec.unusable = Some(not_mountable(mount));
+            let refused = spec.sandbox().and_then(|own| not_allowed(allowed, own));
+            if let Some(path) = refused {
+                spec.unusable = Some(why_not_allowed(path));
             }
             Some(spec)
         }

@@ -113,7 +113,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         store.clone(),
         chain,
         spawner,
-        true,
+        Some(startup::own_files(&sources, &data_dir)),
     )
     .await?;
     let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));

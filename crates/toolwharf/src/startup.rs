@@ -276,15 +276,25 @@ pub(crate) fn spawner() -> anyhow::Result<Spawner> {
     Spawner::new(sentinel).context("cannot start the helper that cleans up after a crash")
 }
 
-/// A gateway that has no servers yet, and the projects of the store for it. `owns`: this process holds the lock of the
-/// data directory, and so may run sandboxes.
+/// Toolwharf's own files, which no sandbox shows: the data directory, the usual configuration directory, and the files that were
+/// named.
+pub(crate) fn own_files(sources: &Sources, data_dir: &Path) -> sandbox::Own {
+    let named = sources.files().map(Path::to_owned);
+    let usual = config::config_dir(&env);
+    let all = named.chain(usual).chain([data_dir.to_owned()]);
+    let here = std::env::current_dir().unwrap_or_default();
+    sandbox::Own::new(all.map(|path| here.join(path)))
+}
+
+/// A gateway that has no servers yet, and the projects of the store for it. `own` are the files that no
+/// sandbox shows; `None`: another process holds the lock of the data directory, and this one runs no sandboxes.
 pub(crate) async fn gateway(
     settings: Settings,
     data_dir: &Path,
     store: Store,
     chain: Chain,
     spawner: Spawner,
-    owns: bool,
+    own: Option<sandbox::Own>,
 ) -> anyhow::Result<(Gateway, Arc<Projects>, Arc<Logins>)> {
     let identity = Identity {
         name: "toolwharf".into(),
@@ -293,12 +303,12 @@ pub(crate) async fn gateway(
     };
     let master = Arc::new(Master::open(&store, data_dir, &env).await?);
     let logins = Logins::new(store.clone(), master.clone(), &settings);
-    let packages = Packages::new(data_dir.join("packages"), spawner.clone(), owns);
+    let packages = Packages::new(data_dir.join("packages"), spawner.clone(), own.is_some());
     let packages = Arc::new(packages);
     let host = Host::new(spawner.clone(), packages.clone());
-    let runtimes = match owns {
-        true => runtimes(&settings, data_dir, spawner, host, packages)?,
-        false => Runtimes::without_sandboxes(host, NOT_OWNED),
+    let runtimes = match own {
+        Some(own) => runtimes(&settings, data_dir, spawner, host, packages, own)?,
+        None => Runtimes::without_sandboxes(host, NOT_OWNED),
     };
     let gateway = Gateway::new(settings, identity, runtimes, logins.clone(), store.clone());
     logins.serve(&gateway);
@@ -313,6 +323,7 @@ fn runtimes(
     spawner: Spawner,
     host: Host,
     packages: Arc<Packages>,
+    own: sandbox::Own,
 ) -> anyhow::Result<Runtimes> {
     let hosting = &settings.hosting;
     let install = installation(data_dir)?;
@@ -323,6 +334,7 @@ fn runtimes(
         dir: dir.join("process"),
         install: install.clone(),
         ports: ports.clone(),
+        own,
         shim: SentinelCommand::this_binary([SHIM]),
     };
     all.insert(

@@ -132,7 +132,7 @@ async fn own(
         store.clone(),
         chain,
         startup::spawner()?,
-        false,
+        None,
     )
     .await?;
     projects

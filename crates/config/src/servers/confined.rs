@@ -197,8 +197,11 @@ fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
         .is_some_and(|value| !value.is_boolean())
         && let Some(mut reader) = reader.inner("sandbox")
     {
-        reader.known(&["provider", "cpu", "memory", "disk", "pids", "strict"]);
+        reader.known(&[
+            "provider", "cpu", "memory", "disk", "pids", "strict", "show", "hide",
+        ]);
         sandbox.provider = reader.word::<Provider>("provider");
+        sandbox::shown(&mut reader, &mut sandbox);
         sandbox::limits(&mut reader, &mut sandbox);
     }
     sandbox::volumes(reader, &mut sandbox);
@@ -220,6 +223,9 @@ fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
             "sandbox",
             "names a provider that cannot run it: `process` runs commands, all others run images",
         );
+    }
+    if is_image && !(sandbox.show.is_empty() && sandbox.hide.is_empty()) {
+        reader.wrong("sandbox", sandbox::ONLY_COMMANDS);
     }
     launch.place = Place::Sandbox(sandbox);
 }

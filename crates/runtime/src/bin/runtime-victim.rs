@@ -5,20 +5,22 @@
 //! - `runtime-victim host COUNT`: starts COUNT families, prints `run RUN`, then `ready`.
 //! - `runtime-victim sandbox INSTALL DIR COUNT SCRIPT`: as `host`, with sandboxed servers.
 //! - `runtime-victim rootless DIR SCRIPT`: runs one in a sandbox, and prints all about it.
+//! - `runtime-victim view SPEC`: runs one in a sandbox that sees files as the JSON text SPEC says. Prints `up` when the server has
+//!   printed a line, and gives it one after it was given one; then what the server printed, and what it was to see.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
 //! - `runtime-victim code`: prints how a child ended that ended with code 7.
 //! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use model::{Launch, Place, Program, Sandbox};
 use runtime::process::{Instance, SentinelCommand, Spawner};
-use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Packages, Ports, Runtime as _, Unit};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use runtime::sandbox::{Bubblewrap, Options, Own};
+use runtime::{Access, Packages, Ports, Runtime as _, Unit};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 /// A leader with a child in its group, one in a session of its own, and one in a group of its
 /// own in the same session; none of them ends by itself.
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["exit", count] => host(count, true),
         ["sandbox", install, dir, count, script] => sandbox(install, dir, count, script),
         ["rootless", dir, script] => rootless(dir, script),
+        ["view", spec] => view(spec),
         ["storm"] => storm(),
         ["code"] => code(),
         _ => ExitCode::from(64),
@@ -114,11 +117,92 @@ fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
         dir: dir.into(),
         install: install.to_owned(),
         ports: Ports::new(Path::new(dir).with_file_name("ports.json")),
+        own: Own::default(),
         shim: SentinelCommand::this_binary(["shim"]),
     };
     let packages = Path::new(dir).with_file_name("packages");
     let packages = Packages::new(packages, spawner.clone(), true);
     Bubblewrap::new(spawner.clone(), packages.into(), options)
+}
+
+#[tokio::main]
+async fn view(spec: &str) -> ExitCode {
+    let spec: serde_json::Value = serde_json::from_str(spec).expect("JSON");
+    let texts = |key: &str| -> Vec<String> {
+        let all = spec[key].as_array().into_iter().flatten();
+        all.map(|text| text.as_str().expect("a text").to_owned())
+            .collect()
+    };
+    let paths = |key: &str| {
+        texts(key)
+            .into_iter()
+            .map(PathBuf::from)
+            .collect::<Vec<_>>()
+    };
+    let spawner = spawner();
+    let own = paths("own");
+    let options = Options {
+        dir: own[0].join("hosting/process"),
+        install: "view".to_owned(),
+        ports: Ports::new(own[0].join("ports.json")),
+        own: Own::new(own.clone()),
+        shim: SentinelCommand::this_binary(["shim"]),
+    };
+    let packages = Packages::new(own[0].join("packages"), spawner.clone(), true);
+    let sandbox = Bubblewrap::new(spawner.clone(), packages.into(), options);
+    let mut confined = Sandbox::new("server");
+    confined.volumes = texts("volumes");
+    confined.limits.disk = 32 << 20;
+    (confined.show, confined.hide) = (paths("show"), paths("hide"));
+    for mount in texts("mounts") {
+        let mut parts = mount.split(':').map(str::to_owned);
+        let mut part = || parts.next().expect("HOST:INSIDE:ro");
+        confined.mounts.push(model::Mount {
+            host: part().into(),
+            inside: part(),
+            read_only: part() == "ro",
+        });
+    }
+    let mut command = texts("command").into_iter();
+    let program = Program::Command {
+        program: command.next().expect("a program"),
+        args: command.collect(),
+    };
+    let unit = Unit::new("server", Launch::new(program, Place::Sandbox(confined)));
+    let mut instance = match sandbox.launch(unit).await {
+        Ok(instance) => instance,
+        Err(error) => {
+            say(&format!("launch failed: {error}"));
+            return ExitCode::SUCCESS;
+        }
+    };
+    let stdio = instance.stdio.as_mut().expect("it is bridged");
+    let mut stdout = BufReader::new(&mut stdio.stdout);
+    let mut line = String::new();
+    stdout.read_line(&mut line).await.expect("a line");
+    say(if line.is_empty() { "ended" } else { "up" });
+    io::stdin().read_line(&mut line).expect("a line");
+    let _ = stdio.stdin.write_all(b"go\n").await;
+    let mut text = String::new();
+    stdout.read_to_string(&mut text).await.expect("text");
+    say(text.trim_end());
+    let files = instance.files.expect("a list of files");
+    for one in &files.visible {
+        let shown = serde_json::json!({
+            "path": one.path,
+            "write": one.access == Access::Write,
+            "host": one.host,
+            "hidden": one.hidden,
+        });
+        say(&format!("visible {shown}"));
+    }
+    say(&format!("missing {}", serde_json::json!(files.missing)));
+    for row in instance.enforced.iter() {
+        say(&format!("row {} {} {}", row.what, row.holds, row.how));
+    }
+    let end = instance.handle.exited().await;
+    say(&format!("exit {end} {}", instance.handle.stderr_tail()));
+    ExitCode::SUCCESS
 }
 
 fn unit(label: &str, script: &str, place: Place) -> Unit {

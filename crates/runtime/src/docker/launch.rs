@@ -391,6 +391,7 @@ impl Inner {
             ports: net.addresses,
             handle: Handle::new(shared),
             enforced: enforced.into(),
+            files: None,
         })
     }
 

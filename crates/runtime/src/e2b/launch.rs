@@ -163,6 +163,7 @@ impl Inner {
             ports: BTreeMap::new(),
             handle: Handle::new(shared),
             enforced: enforced.into(),
+            files: None,
         })
     }
 

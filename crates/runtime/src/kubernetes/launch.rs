@@ -259,6 +259,7 @@ impl Inner {
             ports,
             handle: Handle::new(shared),
             enforced: enforced.into(),
+            files: None,
         })
     }
 

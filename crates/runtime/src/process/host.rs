@@ -29,6 +29,7 @@ impl Runtime for Spawner {
                 ports: BTreeMap::new(),
                 handle: child.handle,
                 enforced: Arc::default(),
+                files: None,
             })
         }
         .boxed()

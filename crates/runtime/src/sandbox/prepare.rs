@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::cgroup::{Group, Tree};
 use super::shim::Order;
-use super::view::{Scratch, Tmp, View};
+use super::view::{Plan, Scratch, Tmp, View, Wanted};
 use super::volume::Opened;
 use super::{Inner, failed, seccomp, shim, view, volume};
 use crate::packages::Files;
@@ -47,6 +47,7 @@ pub(super) struct Prepared {
     pub(super) user: u32,
     pub(super) extra: u32,
     pub(super) shim: File,
+    pub(super) plan: Plan,
 }
 
 impl Inner {
@@ -66,7 +67,11 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn prepare(&self, unit: Confined<'_>) -> Result<Prepared, Error> {
+    pub(super) fn prepare(
+        &self,
+        unit: Confined<'_>,
+        package: Option<&Files>,
+    ) -> Result<Prepared, Error> {
         let (launch, sandbox) = (unit.launch, unit.sandbox);
         self.check_install()?;
         check_id(&sandbox.id)?;
@@ -121,7 +126,20 @@ impl Inner {
             Some(opened)
         };
         judge(&[disk(&scratch, opened.as_ref())], sandbox.strict)?;
+        let nothing = BTreeMap::new();
+        let plan = Plan::new(&Wanted {
+            launch,
+            sandbox,
+            program: &program,
+            package,
+            search: &search(launch),
+            volumes: opened
+                .as_ref()
+                .map_or(&nothing, |opened| &opened.directories),
+            own: &self.options.own,
+        })?;
         Ok(Prepared {
+            plan,
             group: Arc::new(group),
             opened,
             scratch,
@@ -207,7 +225,6 @@ impl Inner {
         &self,
         unit: Confined<'_>,
         prepared: &Prepared,
-        package: Option<&Files>,
         channel: OwnedFd,
     ) -> Result<(Unit, Vec<OwnedFd>), Error> {
         let network = &unit.sandbox.network;
@@ -240,16 +257,10 @@ impl Inner {
             ("/etc/group", group.as_raw_fd()),
             ("/etc/hosts", hosts.as_raw_fd()),
         ];
-        let nothing = BTreeMap::new();
-        let directories = prepared.opened.as_ref().map(|opened| &opened.directories);
         let view = View {
             unit,
-            program: &prepared.program,
-            package,
-            search: &search(unit.launch),
+            plan: &prepared.plan,
             scratch: &prepared.scratch,
-            volumes: directories.unwrap_or(&nothing),
-            data: &self.options.dir,
             shim: shim.as_raw_fd(),
             files: &files,
         };

@@ -84,7 +84,7 @@ const ALLOWED: &[u32] = numbers![
     __NR_io_pgetevents __NR_ioprio_get __NR_ioprio_set __NR_io_setup __NR_io_submit __NR_kill __NR_landlock_add_rule
     __NR_landlock_create_ruleset __NR_landlock_restrict_self __NR_lgetxattr __NR_linkat __NR_listen __NR_listxattr
     __NR_listxattrat __NR_llistxattr __NR_lremovexattr __NR_lseek __NR_lsetxattr __NR_madvise __NR_map_shadow_stack
-    __NR_membarrier __NR_memfd_create __NR_memfd_secret __NR_mincore __NR_mkdirat __NR_mknodat __NR_mlock __NR_mlock2
+    __NR_membarrier __NR_memfd_create __NR_mincore __NR_mkdirat __NR_mknodat __NR_mlock __NR_mlock2
     __NR_mlockall __NR_mmap __NR_mprotect __NR_mq_getsetattr __NR_mq_notify __NR_mq_open __NR_mq_timedreceive
     __NR_mq_timedsend __NR_mq_unlink __NR_mremap __NR_mseal __NR_msgctl __NR_msgget __NR_msgrcv __NR_msgsnd __NR_msync
     __NR_munlock __NR_munlockall __NR_munmap __NR_name_to_handle_at __NR_nanosleep __NR_newfstatat __NR_openat
@@ -114,8 +114,7 @@ const ALLOWED: &[u32] = numbers![
 const ALLOWED_BESIDES: &[u32] = numbers![
     __NR_access __NR_alarm __NR_chmod __NR_chown __NR_creat __NR_dup2 __NR_epoll_create __NR_epoll_ctl_old
     __NR_epoll_wait __NR_epoll_wait_old __NR_eventfd __NR_fork __NR_futimesat __NR_getdents __NR_getpgrp
-    __NR_get_thread_area __NR_inotify_init __NR_lchown __NR_link __NR_lstat __NR_mkdir __NR_mknod __NR_modify_ldt
-    __NR_open __NR_pause __NR_pipe __NR_poll __NR_readlink __NR_rename __NR_rmdir __NR_select __NR_set_thread_area
+    __NR_get_thread_area __NR_inotify_init __NR_lchown __NR_link __NR_lstat __NR_mkdir __NR_mknod __NR_open __NR_pause __NR_pipe __NR_poll __NR_readlink __NR_rename __NR_rmdir __NR_select __NR_set_thread_area
     __NR_signalfd __NR_stat __NR_symlink __NR_time __NR_unlink __NR_uretprobe __NR_utime __NR_utimes __NR_vfork
     __NR_arch_prctl
 ];
@@ -324,6 +323,7 @@ mod tests {
             nr::__NR_kexec_load,
             nr::__NR_pidfd_getfd,
             nr::__NR_open_by_handle_at,
+            nr::__NR_memfd_secret,
         ] {
             assert_eq!(verdict(ours, forbidden, 0), ERRNO | EPERM, "{forbidden}");
         }
@@ -352,7 +352,10 @@ mod tests {
             );
         }
         #[cfg(target_arch = "x86_64")]
-        assert_eq!(verdict(ours, X32 | nr::__NR_read, 0), ERRNO | ENOSYS);
+        {
+            assert_eq!(verdict(ours, X32 | nr::__NR_read, 0), ERRNO | ENOSYS);
+            assert_eq!(verdict(ours, nr::__NR_modify_ldt, 0), ERRNO | EPERM);
+        }
     }
 
     #[test]

@@ -36,12 +36,15 @@ use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, set_dumpable_behavior, setrlimit,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use super::mounts::{SEAL, seal_main};
 use crate::egress;
 use crate::lineage::MARKER;
 use crate::process::{inherited, seal_inherited};
@@ -153,6 +156,7 @@ pub fn shim_main(args: &[OsString]) -> ExitCode {
             Some(channel) => become_server(channel),
             None => Err(io::Error::other("only a sandbox starts a shim")),
         },
+        [word, writable @ ..] if word == SEAL => seal_main(writable),
         [word, channel] if word == HELPER => match number(channel) {
             Some(channel) => help(channel),
             None => Err(io::Error::other("only a shim starts a helper")),
@@ -241,6 +245,12 @@ fn drop_privileges(user: Option<u32>) -> io::Result<()> {
         inheritable: CapabilitySet::empty(),
     };
     set_no_new_privs(true)?;
+    // A core file would go to a program of the host, or into a volume.
+    let none_at_all = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none_at_all)?;
     if let Some(user) = user {
         for capability in CapabilitySet::all().iter() {
             // Of those that this kernel does not know there is nothing to remove.

@@ -4,29 +4,47 @@
 //!
 //! - What is told to hold was seen to hold, of the very process that is to become the server.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use model::Network;
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::process::Pid;
 
+use super::mounts::{self, Mounted};
 use super::seccomp;
+use super::view::{Identity, Own, Plan};
 use crate::unit::Enforced;
 
 /// Namespaces that are the sandbox's own in any case.
 const NAMESPACES: [&str; 4] = ["pid", "mnt", "ipc", "uts"];
 /// What is writable inside: scratch, device nodes, and what only shows processes.
-const WRITABLE: [&str; 5] = ["/tmp", "/run", "/dev", "/proc", "/dev/shm"];
+pub(super) const WRITABLE: [&str; 5] = ["/tmp", "/run", "/dev", "/proc", "/dev/shm"];
 
-/// Filesystem, network, privileges, system calls and kernel. `own`: paths inside that were asked for and are writable.
-pub(super) fn isolation(pid: Pid, network: &Network, own: &[&str], user: u32) -> [Enforced; 5] {
+/// What the files of a sandbox are to be like.
+#[derive(Clone, Copy)]
+pub(super) struct Files<'a> {
+    /// Paths inside that were asked for and are writable.
+    pub(super) writable: &'a [PathBuf],
+    pub(super) plan: &'a Plan,
+    /// Toolwharf's own files, none of which may be there.
+    pub(super) own: &'a Own,
+    /// Paths inside of what is Toolwharf's own and still for this server: its package and its volumes.
+    pub(super) given: &'a [PathBuf],
+}
+
+/// Filesystem, network, privileges, system calls and kernel.
+pub(super) fn isolation(pid: Pid, network: &Network, files: Files<'_>, user: u32) -> [Enforced; 5] {
     let row = |what, found: Result<String, String>| Enforced {
         what,
         holds: found.is_ok(),
         how: found.unwrap_or_else(|why| why),
     };
     [
-        row("filesystem", filesystem(pid, own)),
+        row("filesystem", filesystem(pid, files)),
         row("network", reach(pid, network)),
         row("privileges", privileges(pid, user)),
         row("system calls", system_calls(pid)),
@@ -34,38 +52,131 @@ pub(super) fn isolation(pid: Pid, network: &Network, own: &[&str], user: u32) ->
     ]
 }
 
-fn filesystem(pid: Pid, own: &[&str]) -> Result<String, String> {
+fn filesystem(pid: Pid, files: Files<'_>) -> Result<String, String> {
     for namespace in NAMESPACES {
         if !apart(pid, namespace)? {
             return Err(format!("it is in the host's {namespace} namespace"));
         }
     }
-    let mounts = read(pid, "mountinfo")?;
-    let mut writable = Vec::new();
-    for line in mounts.lines() {
-        let mut fields = line.split(' ');
-        let (Some(at), Some(options)) = (fields.nth(4), fields.next()) else {
-            return Err("its list of mounts cannot be read".to_owned());
-        };
-        if options.split(',').any(|option| option == "ro") {
-            continue;
+    let mounts = mounts::parse(&read(pid, "mountinfo")?)?;
+    let mut writable = BTreeSet::new();
+    for mount in &mounts {
+        let at = mount.at.display();
+        if mount.is_attached {
+            return Err(format!(
+                "`{at}` would change inside with mounts of the host"
+            ));
         }
-        let at = unescape(at);
-        let at = at.as_str();
-        if own.contains(&at) {
-            writable.push(at.to_owned());
-        } else if !WRITABLE.contains(&at) && !at.starts_with("/dev/") && !at.starts_with("/proc/") {
-            return Err(format!("`{at}` is writable inside"));
+        let is_scratch = || {
+            WRITABLE
+                .iter()
+                .any(|scratch| mount.at == Path::new(scratch))
+                || mount.at.starts_with("/dev")
+                || mount.at.starts_with("/proc")
+        };
+        let asked = files.writable.iter().find(|own| mount.at.starts_with(own));
+        match asked {
+            _ if mount.read_only => {}
+            Some(own) => drop(writable.insert(own)),
+            None if is_scratch() => {}
+            None => return Err(format!("`{at}` is writable inside")),
         }
     }
+    let root = open_root(pid)?;
+    for (at, expected) in &files.plan.bound {
+        match identity(&root, at) {
+            Some(found) if found != *expected => {
+                return Err(format!(
+                    "`{}` was replaced while the sandbox was made",
+                    at.display()
+                ));
+            }
+            _ => {}
+        }
+    }
+    hides_own_files(&root, &mounts, files)?;
     let mut how =
-        "own mount, pid, ipc and uts namespaces; read-only root; writable: /tmp, /run, /dev/shm"
+        "own mount, pid, ipc and uts namespaces; private mounts; read-only root; Toolwharf's own files are not there; \
+         writable: /tmp, /run, /dev/shm"
             .to_owned();
     for at in writable {
         how.push_str(", ");
-        how.push_str(&at);
+        how.push_str(&at.display().to_string());
     }
     Ok(how)
+}
+
+/// Looks for Toolwharf's own files inside: under their own paths, under those where something around them is shown, and wherever a
+/// part of their file system is mounted, by whatever name.
+fn hides_own_files(root: &OwnedFd, mounts: &[Mounted], files: Files<'_>) -> Result<(), String> {
+    let host = fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| format!("the host's mounts cannot be read: {error}"))?;
+    let host = mounts::parse(&host)?;
+    for own in files.own.paths() {
+        let Ok(about) = fs::metadata(own) else {
+            continue;
+        };
+        let expected = (about.dev(), about.ino());
+        let mut places = vec![own.clone()];
+        for one in &files.plan.files.visible {
+            let around = one.host.as_ref().and_then(|host| host.canonicalize().ok());
+            if let Some(Ok(rest)) =
+                around.map(|around| own.strip_prefix(around).map(Path::to_owned))
+            {
+                places.push(one.path.join(rest));
+            }
+        }
+        let holder = host.iter().filter(|mount| own.starts_with(&mount.at));
+        let holder = holder.max_by_key(|mount| mount.at.components().count());
+        if let Some((device, inner)) = holder.and_then(|mount| {
+            let rest = own.strip_prefix(&mount.at).ok()?;
+            Some((&mount.device, mount.root.join(rest)))
+        }) {
+            for mount in mounts.iter().filter(|mount| mount.device == *device) {
+                if let Ok(rest) = inner.strip_prefix(&mount.root) {
+                    places.push(mount.at.join(rest));
+                } else if mount.root.starts_with(&inner)
+                    && !files.given.iter().any(|given| mount.at.starts_with(given))
+                {
+                    let at = mount.at.display();
+                    return Err(format!(
+                        "a part of `{}` is inside, at `{at}`",
+                        own.display()
+                    ));
+                }
+            }
+        }
+        let seen = places
+            .iter()
+            .find(|place| identity(root, place) == Some(expected));
+        if let Some(place) = seen {
+            return Err(format!(
+                "`{}` is visible inside, at `{}`",
+                own.display(),
+                place.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn open_root(pid: Pid) -> Result<OwnedFd, String> {
+    let root = format!("/proc/{}/root", pid.as_raw_pid());
+    open(
+        root,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|error| format!("its root cannot be opened: {error}"))
+}
+
+/// What is at a path inside, as it is found there; `None`: nothing.
+fn identity(root: &OwnedFd, path: &Path) -> Option<Identity> {
+    let path = path.strip_prefix("/").ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
+    let about = fstat(found).ok()?;
+    Some((about.st_dev, about.st_ino))
 }
 
 fn reach(pid: Pid, network: &Network) -> Result<String, String> {
@@ -151,7 +262,16 @@ fn privileges(pid: Pid, user: u32) -> Result<String, String> {
     if users.iter().any(|found| *found != user.to_string()) {
         return Err(format!("it runs as user {}", users.join(", ")));
     }
-    Ok(format!("user {user}, no capabilities, no_new_privs"))
+    let limits = read(pid, "limits")?;
+    let core = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max core file size"));
+    if core.is_none_or(|core| core.split_whitespace().take(2).any(|limit| limit != "0")) {
+        return Err("it could leave core files".to_owned());
+    }
+    Ok(format!(
+        "user {user}, no capabilities, no_new_privs, no core files"
+    ))
 }
 
 fn kernel() -> String {
@@ -175,11 +295,6 @@ fn read(pid: Pid, file: &str) -> Result<String, String> {
         .map_err(|error| format!("`{file}` of it cannot be read: {error}"))
 }
 
-/// Blanks and backslashes are in octal there.
-fn unescape(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\134", "\\")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,7 +302,13 @@ mod tests {
     #[test]
     fn a_process_that_is_in_no_sandbox_is_found_out() {
         let me = rustix::process::getpid();
-        let rows = isolation(me, &Network::None, &[], 12_345);
+        let files = Files {
+            writable: &[],
+            plan: &Plan::default(),
+            own: &Own::default(),
+            given: &[],
+        };
+        let rows = isolation(me, &Network::None, files, 12_345);
         let whats: Vec<_> = rows.iter().map(|row| row.what).collect();
         let expected = [
             "filesystem",

@@ -4,39 +4,43 @@
 //!
 //! - Read-only: `/usr`, `/bin`, `/sbin`, `/lib*`, and of `/etc` what programs need to run, to
 //!   check certificates and to tell the time.
-//! - Read-only, what the command names: its program, through links and `#!` lines, and those of its
-//!   arguments that are absolute paths of something that exists. Of each the nearest thing that is
-//!   whole: the project around `node_modules`, the virtual environment, the installation prefix of a
-//!   version manager, else the directory it is in, or the file alone where that directory is
-//!   somebody's home, hidden, or the system's.
+//! - Read-only, what the command line needs ([`needs`]), without the secrets in it ([`hidden`]).
 //! - Read-only, of a package that is pinned: all of its folder, and the interpreter that runs it in the place of the
 //!   program. Links and `#!` lines in the package lead to nothing.
-//! - Mounts and volumes of its own.
+//! - Mounts, `show` and volumes of its own.
 //! - Its own `/proc`, a `/dev` with the harmless few, and scratch that ends with the instance: `/tmp`
 //!   (also as `/var/tmp`; `HOME` is `/tmp/home`), `/run` and `/dev/shm`.
 //!
+//! [`plan`] decides this, and [`arguments`] writes it down for bubblewrap.
+//!
 //! # Invariants
 //!
-//! - Nothing else of the host is there, and the data of this installation least of all.
+//! - Nothing else of the host is there.
 //! - Whatever is writable has a size.
 //! - Values of variables are not on the command line.
 
+mod hidden;
+mod needs;
+mod plan;
 mod program;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::{OsStr, OsString},
-    fs,
+    collections::BTreeSet,
+    ffi::OsString,
     path::{Component, Path, PathBuf},
 };
 
 use model::{Network, Sandbox};
 
+pub use self::plan::Own;
+use self::plan::Step;
+pub(super) use self::plan::{Identity, Plan, Wanted};
 pub(super) use self::program::resolve;
-use self::program::{chain, whole};
-use crate::packages::Files;
 pub(super) use crate::search::PATH;
-use crate::unit::{Confined, Error};
+use crate::unit::{Access, Confined, Error};
+
+/// Shown to servers with the host's network.
+const RESOLVER: &str = "/etc/resolv.conf";
 
 /// The server's home.
 pub(super) const HOME: &str = "/tmp/home";
@@ -81,6 +85,9 @@ const ETC: [&str; 26] = [
     "/etc/timezone",
 ];
 
+/// Files of the sandbox's own, with nothing of the host in them.
+const GENERATED: [&str; 3] = ["/etc/group", "/etc/hosts", "/etc/passwd"];
+
 /// What a server's own paths may not hide or be in.
 const RESERVED: [&str; 12] = [
     "/proc", "/dev", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
@@ -120,32 +127,16 @@ pub(super) enum Tmp {
 /// Everything that [`arguments`] needs.
 pub(super) struct View<'a> {
     pub(super) unit: Confined<'a>,
-    pub(super) program: &'a Path,
-    /// Of the package that the program is in.
-    pub(super) package: Option<&'a Files>,
-    pub(super) search: &'a OsStr,
+    pub(super) plan: &'a Plan,
     pub(super) scratch: &'a Scratch,
-    /// Path inside → directory of the host.
-    pub(super) volumes: &'a BTreeMap<String, PathBuf>,
-    /// The data of this installation.
-    pub(super) data: &'a Path,
     /// Numbers of descriptors: the shim's binary, and the contents of these files.
     pub(super) shim: i32,
     pub(super) files: &'a [(&'static str, i32)],
 }
 
-/// Arguments that build the view. What they bind exists.
+/// Arguments that build the view.
 pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
     let mut arguments = Arguments::default();
-    for path in SYSTEM {
-        arguments.system(Path::new(path));
-    }
-    for path in ETC {
-        let path = Path::new(path);
-        if path.exists() {
-            arguments.read_only(path, path);
-        }
-    }
     arguments.words(["--proc", "/proc", "--dev", "/dev"]);
     arguments.memory("/dev/shm", "1777", view.scratch.shm);
     arguments.memory("/run", "1777", view.scratch.run);
@@ -166,49 +157,14 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
             path,
         ]);
     }
-    let (launch, sandbox) = (view.unit.launch, view.unit.sandbox);
-    if sandbox.network == Network::Open {
-        let path = Path::new("/etc/resolv.conf");
+    if view.unit.sandbox.network == Network::Open {
+        let path = Path::new(RESOLVER);
         if let Ok(real) = path.canonicalize() {
             arguments.bind("--ro-bind", &real, path);
         }
     }
-    let interpreter = view.package.map(|package| package.interpreter.as_path());
-    let mut named = chain(interpreter.unwrap_or(view.program), view.search);
-    if let Some(Files { folder, .. }) = view.package {
-        arguments.read_only(folder, folder);
-        named.retain(|path| !path.starts_with(folder));
-    }
-    named.extend(launch.program.args().iter().filter_map(|arg| {
-        let path = Path::new(arg);
-        (path.is_absolute() && path.exists()).then(|| path.to_owned())
-    }));
-    named.retain(|path| path.exists());
-    let shown: BTreeSet<PathBuf> = named.iter().flat_map(|path| whole(path)).collect();
-    for path in shown {
-        arguments.read_only(&path, &path);
-    }
-    // It could be below of what is shown as a whole.
-    if arguments
-        .shown
-        .iter()
-        .any(|shown| view.data.starts_with(shown))
-    {
-        arguments.words(["--perms", "0700", "--size", "4096", "--tmpfs"]);
-        arguments.list.push(view.data.into());
-        arguments.words(["--remount-ro"]);
-        arguments.list.push(view.data.into());
-    }
-    for mount in &sandbox.mounts {
-        let flag = if mount.read_only {
-            "--ro-bind"
-        } else {
-            "--bind"
-        };
-        arguments.bind(flag, &mount.host, Path::new(&mount.inside));
-    }
-    for (inside, host) in view.volumes {
-        arguments.bind("--bind", host, Path::new(inside));
+    for step in &view.plan.steps {
+        arguments.step(step);
     }
     arguments.words([
         "--dir",
@@ -266,14 +222,6 @@ pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
         }
         seen.insert(path);
     }
-    for mount in &sandbox.mounts {
-        if !mount.host.exists() {
-            return Err(Error::Refused {
-                field: "mounts",
-                why: format!("`{}` does not exist on this host", mount.host.display()),
-            });
-        }
-    }
     Ok(())
 }
 
@@ -282,7 +230,7 @@ struct Arguments {
     list: Vec<OsString>,
     /// Directories that were made or are there: else bubblewrap makes them for root alone.
     made: BTreeSet<PathBuf>,
-    /// Read-only views of the host.
+    /// Paths of the host that are bound.
     shown: Vec<PathBuf>,
 }
 
@@ -305,19 +253,40 @@ impl Arguments {
         }
     }
 
-    fn system(&mut self, path: &Path) {
-        if let Ok(target) = fs::read_link(path) {
-            self.words(["--symlink"]);
-            self.list.extend([target.into(), path.into()]);
-        } else if path.is_dir() {
-            self.read_only(path, path);
-        }
-    }
-
-    fn read_only(&mut self, from: &Path, to: &Path) {
-        if !self.shown.iter().any(|shown| to.starts_with(shown)) {
-            self.bind("--ro-bind", from, to);
-            self.shown.push(to.to_owned());
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Link { at, to } => {
+                self.parents(at);
+                self.words(["--symlink"]);
+                self.list.extend([to.into(), at.into()]);
+            }
+            Step::Folder { at } => {
+                self.parents(at);
+                if self.made.insert(at.clone()) {
+                    self.words(["--dir"]);
+                    self.list.push(at.into());
+                }
+            }
+            Step::Bind {
+                from,
+                at,
+                access,
+                optional,
+            } => {
+                let flag = match (access, optional) {
+                    (Access::Write, _) => "--bind",
+                    (Access::Read, false) => "--ro-bind",
+                    (Access::Read, true) => "--ro-bind-try",
+                };
+                self.bind(flag, from, at);
+                self.shown.push(at.clone());
+            }
+            Step::Mask { at } => {
+                self.words(["--perms", "0700", "--size", "4096", "--tmpfs"]);
+                self.list.push(at.into());
+                self.words(["--remount-ro"]);
+                self.list.push(at.into());
+            }
         }
     }
 

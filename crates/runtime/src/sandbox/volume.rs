@@ -366,12 +366,23 @@ fn escape(path: &str) -> String {
 
 /// Runs a tool of the system; what it printed.
 pub(super) fn run(program: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
-    let mut child = Command::new(program)
+    run_with(Path::new(program), arguments, Stdio::null())
+}
+
+/// Runs a program with this standard input; what it printed.
+pub(super) fn run_with(
+    program: &Path,
+    arguments: &[&std::ffi::OsStr],
+    input: Stdio,
+) -> Result<String, String> {
+    let command = program;
+    let program = program.display();
+    let mut child = Command::new(command)
         .args(arguments)
         .env_clear()
         .env("PATH", super::view::PATH)
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use model::Program;
 use runtime::process::{SentinelCommand, Spawner};
-use runtime::sandbox::{Bubblewrap, Options};
+use runtime::sandbox::{Bubblewrap, Options, Own};
 use runtime::{Error, Instance, Packages, Ports, Runtime as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -115,6 +115,7 @@ pub(crate) fn options(install: &str, directory: &Path) -> Options {
         dir: directory.join("state"),
         install: install.to_owned(),
         ports: Ports::new(directory.join("ports.json")),
+        own: Own::default(),
         shim: SentinelCommand {
             program: VICTIM.into(),
             args: vec!["shim".into()],

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "it is a test")]
 
 mod end;
+mod escapes;
 mod ground;
 mod isolation;
 mod limits;

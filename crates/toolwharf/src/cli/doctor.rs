@@ -85,7 +85,12 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         }
     };
     let specs = config.iter().flat_map(|config| &config.servers);
-    let losses: Vec<Finding> = specs.clone().filter_map(sandbox::losses).collect();
+    let own = Sources::locate(&context.config, &startup::env).ok();
+    let own = own.zip(dir.as_deref());
+    let own = own.map(|(sources, dir)| startup::own_files(&sources, dir));
+    let own = own.unwrap_or_default();
+    let losses = |spec| sandbox::losses(spec).or_else(|| sandbox::unseen(spec, &own));
+    let losses: Vec<Finding> = specs.clone().filter_map(losses).collect();
     let missing: Missing = specs
         .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
         .collect();
@@ -515,6 +520,11 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
     let of = server.project.as_ref();
     let of = of.map_or_else(String::new, |project| format!(" --project {project}"));
     let name = format!("{}{of}", server.name);
+    // Those of the file are known before they start.
+    if server.declared != "file" && !server.files_missing.is_empty() {
+        let (what, help) = sandbox::not_shown(&whose, &server.files_missing);
+        findings.warning(what, help);
+    }
     match server.status.as_str() {
         // Whether it is idle or was tried in vain: that says best what to do.
         status if here.is_some() && !matches!(status, "running" | "starting" | "disabled") => {

@@ -1,6 +1,6 @@
 //! What is shown of servers, for people; JSON shows all of it, as the API has it.
 
-use api::{Enforced, Limits, Server, Usage};
+use api::{Enforced, FileAccess, Limits, Server, Usage, VisibleFile};
 use serde_json::Value;
 
 use super::print;
@@ -125,6 +125,9 @@ pub(super) fn fields(server: &Server) -> String {
         ("because", some(&server.provider_reason)),
         ("enforced", enforced(&server.enforced, true)),
         ("not enforced", enforced(&server.enforced, false)),
+        ("can read", files(&server.files, FileAccess::Read)),
+        ("can write", files(&server.files, FileAccess::Write)),
+        ("not visible", list(&server.files_missing)),
         (
             "limits",
             server
@@ -184,6 +187,22 @@ fn enforced(all: &[Enforced], holds: bool) -> String {
     let words = all.map(|one| match holds {
         true => one.what.clone(),
         false => format!("{} ({})", one.what, one.how),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Files that a server sees: those of the host, and with their places those that it has under another path.
+fn files(all: &[VisibleFile], access: FileAccess) -> String {
+    let all = all.iter().filter(|one| one.access == access);
+    let words = all.map(|one| {
+        let mut word = one.path.clone();
+        if let Some(host) = one.host.as_ref().filter(|host| **host != one.path) {
+            word.push_str(&format!(" (`{host}` of the host)"));
+        }
+        if !one.hidden.is_empty() {
+            word.push_str(&format!(" without {}", one.hidden.join(" and ")));
+        }
+        word
     });
     words.collect::<Vec<_>>().join(", ")
 }

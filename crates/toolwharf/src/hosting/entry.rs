@@ -198,6 +198,8 @@ pub(crate) const KEYS: &[&str] = &[
     "environment",
     "volumes",
     "mounts",
+    "show",
+    "hide",
     "resource_limits",
     "provider",
     "network",
@@ -253,11 +255,17 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
     }
     let limits = ours.get_mut("resource_limits");
     let limits = limits.and_then(Value::as_object_mut);
-    if let Some(provider) = limits.and_then(|limits| limits.remove("provider")) {
-        let of_limits = places.iter().find(|(word, _)| word == "/resource_limits");
-        let place = of_limits.map_or("", |(_, place)| place.as_str());
-        places.push(("/provider".to_owned(), format!("{place}/provider")));
-        ours.entry("provider").or_insert(provider);
+    let of_limits = places.iter().find(|(word, _)| word == "/resource_limits");
+    let place = of_limits.map_or("", |(_, place)| place.as_str()).to_owned();
+    let mut moved = Vec::new();
+    if let Some(limits) = limits {
+        for key in ["provider", "show", "hide"] {
+            moved.extend(limits.remove(key).map(|value| (key, value)));
+        }
+    }
+    for (key, value) in moved {
+        places.push((format!("/{key}"), format!("{place}/{key}")));
+        ours.entry(key).or_insert(value);
     }
     (ours, places)
 }
@@ -334,6 +342,14 @@ fn read(
     let env = environment(&mut reader);
     let login = login(&mut reader, &program, &env);
     config::volumes(&mut reader, &mut sandbox);
+    config::shown(&mut reader, &mut sandbox);
+    if matches!(program, Program::Image { .. }) {
+        for key in ["show", "hide"] {
+            if reader.get(key).is_some() {
+                reader.wrong(key, config::SHOWN_ONLY_TO_COMMANDS);
+            }
+        }
+    }
     if let Some(mut reader) = reader.inner("resource_limits") {
         reader.known(&["cpu", "memory", "disk", "pids", "strict"]);
         config::limits(&mut reader, &mut sandbox);

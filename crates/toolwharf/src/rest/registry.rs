@@ -16,7 +16,7 @@ use axum::{
     },
     http::StatusCode,
 };
-use config::{check_entry, check_project, is_mountable, not_mountable};
+use config::{check_entry, check_project, not_allowed, why_not_allowed};
 use engine::{TrialError, Tried, catalog::Item};
 use model::{NativeName, Origin, ProjectId, ServerKey, ServerName, ServerSpec};
 use serde::Deserialize;
@@ -272,12 +272,9 @@ impl Rest {
                     .map_err(|unfit| bad(unfit.problems))?;
                 secrets.hold_back(&mut spec, &filled.entry);
                 let allowed = &self.gateway.settings().hosting.mounts;
-                let mut mounts = spec
-                    .sandbox()
-                    .into_iter()
-                    .flat_map(|sandbox| &sandbox.mounts);
-                if let Some(mount) = mounts.find(|mount| !is_mountable(allowed, mount)) {
-                    return Err(Problem::new(422, not_mountable(mount)));
+                let refused = spec.sandbox().and_then(|own| not_allowed(allowed, own));
+                if let Some(path) = refused {
+                    return Err(Problem::new(422, why_not_allowed(path)));
                 }
                 spec
             }

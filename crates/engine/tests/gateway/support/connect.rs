@@ -117,6 +117,7 @@ impl Scene {
                         provider: Provider::Process,
                         why: "there is no other".into(),
                         enforced: Arc::default(),
+                        files: None,
                         ports: Vec::new(),
                     })
                 });

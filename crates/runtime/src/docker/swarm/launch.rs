@@ -230,6 +230,7 @@ impl Inner {
             ports: BTreeMap::new(),
             handle: Handle::new(shared),
             enforced: Arc::default(),
+            files: None,
         }
     }
 

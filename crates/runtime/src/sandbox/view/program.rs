@@ -1,4 +1,4 @@
-//! Which files a program is made of: where it is, what it leads to, and the nearest whole around each.
+//! Where a program is, and what its links and `#!` lines lead to.
 
 use std::{
     collections::BTreeSet,
@@ -9,12 +9,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::SYSTEM;
 use crate::search::{find, is_executable};
 use crate::unit::Error;
-
-/// What no argument makes visible.
-const HIDDEN: [&str; 7] = ["/proc", "/dev", "/sys", "/etc", "/run", "/boot", "/var/run"];
 
 /// Links and `#!` lines that lead on.
 const HOPS: usize = 16;
@@ -82,13 +78,21 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-fn interpreter(path: &Path, search: &OsStr) -> Option<PathBuf> {
+/// Whether a file begins with `#!`.
+pub(super) fn starts_with_interpreter(path: &Path) -> bool {
+    path.is_file() && start(path).is_some_and(|start| start.starts_with(b"#!"))
+}
+
+/// The first bytes of a file.
+fn start(path: &Path) -> Option<Vec<u8>> {
     let mut start = Vec::new();
-    File::open(path)
-        .ok()?
-        .take(256)
-        .read_to_end(&mut start)
-        .ok()?;
+    let file = File::open(path).ok()?;
+    file.take(256).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
+fn interpreter(path: &Path, search: &OsStr) -> Option<PathBuf> {
+    let start = start(path)?;
     let line = start
         .strip_prefix(b"#!")?
         .split(|&byte| byte == b'\n')
@@ -103,48 +107,8 @@ fn interpreter(path: &Path, search: &OsStr) -> Option<PathBuf> {
     find(name, search)
 }
 
-/// What to show so that the file at `path` works; nothing where it is shown already or may not be.
-pub(super) fn whole(path: &Path) -> Option<PathBuf> {
-    let hidden = |path: &Path| HIDDEN.iter().any(|hidden| path.starts_with(hidden));
-    let system = |path: &Path| SYSTEM.iter().any(|system| path.starts_with(system));
-    if !path.is_absolute() || hidden(path) || system(path) || path.parent().is_none() {
-        return None;
-    }
-    let outermost = path
-        .ancestors()
-        .filter(|ancestor| ancestor.file_name() == Some(OsStr::new("node_modules")))
-        .last();
-    // What is beside of it (package.json, the server's own code) is as much a part of it.
-    if let Some(project) = outermost.and_then(Path::parent) {
-        return Some(if narrow(project) {
-            outermost?.to_owned()
-        } else {
-            project.to_owned()
-        });
-    }
-    let mut ancestors = path.ancestors().filter(|ancestor| ancestor.is_dir());
-    if let Some(venv) = ancestors.find(|ancestor| ancestor.join("pyvenv.cfg").exists()) {
-        return Some(venv.to_owned());
-    }
-    if path.is_dir() {
-        return (!narrow(path)).then(|| path.to_owned());
-    }
-    let directory = path.parent()?;
-    if let Some(prefix) = prefix(directory) {
-        return Some(prefix);
-    }
-    let secretive = directory
-        .file_name()
-        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    Some(if narrow(directory) || secretive {
-        path.to_owned()
-    } else {
-        directory.to_owned()
-    })
-}
-
-/// Directories that hold too much to be shown for the sake of one file.
-fn narrow(directory: &Path) -> bool {
+/// Whether a folder holds too much to be shown because of one file in it: a home, or one that holds homes or system data.
+pub(super) fn is_narrow(directory: &Path) -> bool {
     let own = env::var_os("HOME").is_some_and(|home| directory == Path::new(&home));
     let depth = directory.components().count();
     own || depth <= 2
@@ -152,7 +116,7 @@ fn narrow(directory: &Path) -> bool {
 }
 
 /// Where a version manager or an unpacked distribution has its `bin` beside its `lib`.
-fn prefix(directory: &Path) -> Option<PathBuf> {
+pub(super) fn prefix(directory: &Path) -> Option<PathBuf> {
     let name = directory.file_name()?.to_str()?;
     let prefix = directory.parent()?;
     let whole = ["lib", "libexec"]
@@ -160,7 +124,7 @@ fn prefix(directory: &Path) -> Option<PathBuf> {
         .any(|beside| prefix.join(beside).is_dir());
     // `~/.local` is a prefix too, and has the user's data.
     let local = prefix.file_name() == Some(OsStr::new(".local"));
-    (["bin", "sbin", "shims", "libexec"].contains(&name) && whole && !local && !narrow(prefix))
+    (["bin", "sbin", "shims", "libexec"].contains(&name) && whole && !local && !is_narrow(prefix))
         .then(|| prefix.to_owned())
 }
 
@@ -168,50 +132,6 @@ fn prefix(directory: &Path) -> Option<PathBuf> {
 mod tests {
     use super::super::PATH;
     use super::*;
-
-    #[test]
-    fn of_a_path_the_nearest_whole_is_shown() {
-        let directory = tempfile::tempdir().unwrap();
-        // Deep enough to be nobody's home.
-        let base = directory.path().canonicalize().unwrap().join("a/b");
-        let make = |path: &str| {
-            let path = base.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, "").unwrap();
-            path
-        };
-        let check = |path: &Path, expected: Option<&str>| {
-            assert_eq!(
-                whole(path),
-                expected.map(|path| base.join(path)),
-                "{}",
-                path.display()
-            );
-        };
-        check(&make("app/node_modules/x/node_modules/y/z.js"), Some("app"));
-        make("venv/pyvenv.cfg");
-        check(&make("venv/bin/server"), Some("venv"));
-        make("node-20/lib/x");
-        check(&make("node-20/bin/node"), Some("node-20"));
-        make("home/.local/lib/x");
-        check(&make("home/.local/bin/tool"), Some("home/.local/bin"));
-        check(&make("plain/server.py"), Some("plain"));
-        check(&make("home/.ssh/id"), Some("home/.ssh/id"));
-        check(&base.join("plain"), Some("plain"));
-        for hidden in [
-            "/etc/shadow",
-            "/proc/1/environ",
-            "/usr/bin/env",
-            "/",
-            "/root",
-        ] {
-            assert_eq!(whole(Path::new(hidden)), None, "{hidden}");
-        }
-        assert_eq!(whole(Path::new("/root/x.py")), Some("/root/x.py".into()));
-        // What is installed beside the system is there if it is named.
-        assert_eq!(whole(Path::new("/opt/server")), Some("/opt/server".into()));
-        assert_eq!(whole(Path::new("/opt/app/server")), Some("/opt/app".into()));
-    }
 
     #[test]
     fn a_script_leads_to_its_interpreter() {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use model::{Launch, Packages, Program, ServerSpec};
+use runtime::sandbox::{Own, preview};
 
 use super::{Finding, Level};
 
@@ -69,6 +70,63 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
         what,
         help: Some(help.to_owned()),
     })
+}
+
+/// What a server in a sandbox will not see of the files that its entry names; `None`: it sees all, or is not in a sandbox.
+pub(super) fn unseen(spec: &ServerSpec, own: &Own) -> Option<Finding> {
+    let launch = spec.launch().filter(|_| spec.enabled)?;
+    let (what, help) = match preview(launch, own) {
+        Ok(files) => {
+            let missing = files?.missing;
+            let missing: Vec<_> = missing
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            if missing.is_empty() {
+                return None;
+            }
+            not_shown(&format!("`{}`", spec.name), &missing)
+        }
+        // The program itself is missing: that is found elsewhere.
+        Err(runtime::Error::Refused {
+            field: "command",
+            why,
+        }) if why.contains("not found") => {
+            return None;
+        }
+        Err(error) => (
+            format!(
+                "server `{}` cannot be put into its sandbox: {error}",
+                spec.name
+            ),
+            "change its entry as the message says".to_owned(),
+        ),
+    };
+    Some(Finding {
+        level: Level::Warning,
+        what,
+        help: Some(help),
+    })
+}
+
+/// That a sandbox does not show paths, and what to do.
+pub(super) fn not_shown(server: &str, paths: &[String]) -> (String, String) {
+    let shown: Vec<_> = paths
+        .iter()
+        .take(MAX_PATHS)
+        .map(|path| format!("`{path}`"))
+        .collect();
+    let more = match paths.len().saturating_sub(MAX_PATHS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = format!(
+        "server {server} names {}{more}, which its sandbox does not show",
+        shown.join(", ")
+    );
+    let help = "if it needs them, add `\"sandbox\": {\"show\": [\"PATH\"]}` (read-only) or `mounts`; \
+                `toolwharf get NAME` lists what it sees";
+    (what, help.to_owned())
 }
 
 fn package(launch: &Launch) -> Option<String> {
@@ -151,5 +209,35 @@ mod tests {
         );
         let confined = |launch: &mut Launch| launch.place = Place::Sandbox(Sandbox::new("one"));
         assert_eq!(said("server", confined), None);
+    }
+
+    #[test]
+    fn u12_what_a_sandbox_will_not_show_is_named_beforehand() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().canonicalize().unwrap().join("a/b");
+        std::fs::create_dir_all(&folder).unwrap();
+        let notes = folder.join("notes.txt");
+        std::fs::write(&notes, "").unwrap();
+        let check = |show: bool| {
+            let mut sandbox = Sandbox::new("one");
+            sandbox.show.extend(show.then(|| notes.clone()));
+            let program = Program::Command {
+                program: "sh".to_owned(),
+                args: vec!["-c".to_owned(), format!("cat {}", notes.display())],
+            };
+            let launch = Launch::new(program, Place::Sandbox(sandbox));
+            let name = ServerName::parse("one").unwrap();
+            let spec = ServerSpec::new(name, Origin::Launch(Arc::new(launch)));
+            unseen(&spec, &Own::default()).map(|finding| finding.what)
+        };
+        let what = check(false).unwrap();
+        assert_eq!(
+            what,
+            format!(
+                "server `one` names `{}`, which its sandbox does not show",
+                notes.display()
+            )
+        );
+        assert_eq!(check(true), None);
     }
 }

@@ -242,12 +242,30 @@ fn placed(told: &mut api::Server, placement: &Placement, up: bool) {
         how: one.how.clone(),
     };
     told.enforced = placement.enforced.iter().map(promise).collect();
+    if let Some(files) = &placement.files {
+        told.files = files.visible.iter().map(visible).collect();
+        let missing = files.missing.iter();
+        told.files_missing = missing.map(|path| path.display().to_string()).collect();
+    }
     for port in &mut told.ports {
         let reached = placement
             .ports
             .iter()
             .find(|(known, _)| *known == port.port);
         port.address = reached.filter(|_| up).map(|(_, at)| at.to_string());
+    }
+}
+
+fn visible(one: &runtime::Visible) -> api::VisibleFile {
+    let text = |path: &std::path::PathBuf| path.display().to_string();
+    api::VisibleFile {
+        path: text(&one.path),
+        access: match one.access {
+            runtime::Access::Read => api::FileAccess::Read,
+            runtime::Access::Write => api::FileAccess::Write,
+        },
+        host: one.host.as_ref().map(text),
+        hidden: one.hidden.iter().map(text).collect(),
     }
 }
 

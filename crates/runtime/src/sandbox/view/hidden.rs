@@ -1,0 +1,166 @@
+//! Files of a person that a server does not see in the folders that are shown because of its command line.
+//!
+//! Hidden by name: [`NAMES`], `.env` and `.env.*` (not `.env.example`). Hidden by content: `*.pem` and `*.key` with a private key.
+//! Sockets, pipes and devices are hidden, too: a service of the host may listen at them. Not searched: `node_modules`, virtual
+//! environments, and what is hidden.
+//!
+//! Invariant: a search ends, at [`MAX_SEARCHED`]; a folder that could not be searched to its end is not shown.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, FileType};
+use std::io::Read as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use super::needs::is_venv;
+
+/// Names of files and folders that hold secrets.
+const NAMES: [&str; 14] = [
+    ".aws",
+    ".envrc",
+    ".git",
+    ".git-credentials",
+    ".gnupg",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".ssh",
+    "id_dsa",
+    "id_ecdsa",
+    "id_ed25519",
+    "id_rsa",
+    ".env",
+];
+/// Begins the names of files of variables.
+const ENV: &str = ".env.";
+/// An example for them, which holds no secrets.
+const EXAMPLE: &str = ".env.example";
+/// Endings of files that may hold a private key.
+const KEYS: [&str; 2] = ["key", "pem"];
+/// Bytes at the beginning of such a file in which a private key is looked for.
+const MAX_KEY_BYTES: u64 = 1 << 20;
+
+/// Entries of folders that one search looks at.
+pub(super) const MAX_SEARCHED: usize = 100_000;
+
+/// What is hidden below `folder`. `skip` is not searched: it is hidden already.
+///
+/// # Errors
+/// The text says why the folder could not be searched, and the way out.
+pub(super) fn search(
+    folder: &Path,
+    skip: &BTreeSet<PathBuf>,
+    left: &mut usize,
+) -> Result<BTreeSet<PathBuf>, String> {
+    let mut hidden = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        let entries = match fs::read_dir(&at) {
+            Ok(entries) => entries,
+            // The server's user cannot read it either, unless this process runs it as root.
+            Err(_) => {
+                hidden.insert(at);
+                continue;
+            }
+        };
+        for entry in entries.flatten() {
+            *left = left.checked_sub(1).ok_or_else(|| {
+                format!(
+                    "`{}` has more than {MAX_SEARCHED} files, which is too many to find secrets in; name folders that the \
+                     server does not need in `\"sandbox\": {{\"hide\": […]}}`",
+                    folder.display()
+                )
+            })?;
+            let path = entry.path();
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if skip.contains(&path) {
+                continue;
+            }
+            if is_hidden(&path, kind) {
+                hidden.insert(path);
+            } else if kind.is_dir() && !path.ends_with("node_modules") && !is_venv(&path) {
+                folders.push(path);
+            }
+        }
+    }
+    Ok(hidden)
+}
+
+fn is_hidden(path: &Path, kind: FileType) -> bool {
+    if kind.is_socket() || kind.is_fifo() || kind.is_char_device() || kind.is_block_device() {
+        return true;
+    }
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.unwrap_or_default();
+    if NAMES.contains(&name) || name.starts_with(ENV) && name != EXAMPLE {
+        return !(kind.is_dir() && is_venv(path));
+    }
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let may_be_key =
+        ending.is_some_and(|ending| KEYS.contains(&ending.to_ascii_lowercase().as_str()));
+    // What cannot be read may be one.
+    may_be_key && kind.is_file() && has_private_key(path).unwrap_or(true)
+}
+
+fn has_private_key(path: &Path) -> std::io::Result<bool> {
+    let mut text = Vec::new();
+    File::open(path)?
+        .take(MAX_KEY_BYTES)
+        .read_to_end(&mut text)?;
+    let marks = [&b"PRIVATE KEY"[..], b"PuTTY-User-Key-File"];
+    let has = |mark: &[u8]| text.windows(mark.len()).any(|part| part == mark);
+    Ok(marks.iter().any(|mark| has(mark)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u12_secrets_are_found_by_name_and_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path();
+        let put = |path: &str, text: &str| {
+            let path = base.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let secrets = [
+            ".env",
+            "a/.env.local",
+            "a/b/id_rsa",
+            "a/server.key",
+            "a/both.pem",
+            "sub/.npmrc",
+        ];
+        for secret in secrets {
+            put(secret, "-----BEGIN EC PRIVATE KEY-----");
+        }
+        put("x/.git/config", "");
+        put("worktree/.git", "gitdir: /elsewhere");
+        for plain in [
+            "a/.env.example",
+            "a/.environment",
+            "a/certificate.pem",
+            "a/table.key",
+            "a/id_rsa.pub",
+            "node_modules/x/.env",
+            ".venv/pyvenv.cfg",
+            ".venv/lib/x.pem",
+        ] {
+            put(plain, "-----BEGIN CERTIFICATE-----");
+        }
+        put("env/.env/pyvenv.cfg", "");
+        let _socket = std::os::unix::net::UnixListener::bind(base.join("a/socket")).unwrap();
+        put("skipped/.env", "");
+        let skip = BTreeSet::from([base.join("skipped")]);
+        let found = search(base, &skip, &mut 1_000).unwrap();
+        let more = ["a/socket", "x/.git", "worktree/.git"];
+        let expected = secrets.iter().chain(&more).map(|path| base.join(path));
+        assert_eq!(found, expected.collect());
+        let why = search(base, &skip, &mut 5).unwrap_err();
+        assert!(why.contains("`\"sandbox\": {\"hide\": […]}`"), "{why}");
+    }
+}

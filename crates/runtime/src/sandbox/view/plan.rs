@@ -1,0 +1,422 @@
+//! Which files a server sees: decided before its sandbox is made, shown on its status, and compared afterwards with what is there.
+//!
+//! # Invariants
+//!
+//! - Toolwharf's own files ([`Own`]) are in no plan, whatever is shown around them, except the server's package and its volumes.
+//! - A folder with something hidden in it is put together from its other entries. What is hidden there stays hidden when a program
+//!   of the host replaces it, and a file that is created in such a folder later is not visible until the next start.
+//! - Explicit `mounts` and `show` are not searched for secrets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use model::{Launch, Sandbox};
+
+use super::hidden::{MAX_SEARCHED, search};
+use super::needs::{Kind, Needs, mentioned, needs};
+use super::{ETC, GENERATED, SYSTEM};
+use crate::packages::Files;
+use crate::unit::{Access, Error, Visible, VisibleFiles};
+
+/// Bind mounts of one sandbox. The time that bubblewrap takes grows with their square.
+const MAX_BINDS: usize = 1_500;
+
+/// Toolwharf's own files: data directory, configuration directory, and files named on the command line.
+#[derive(Clone, Debug, Default)]
+pub struct Own(Vec<PathBuf>);
+
+/// A step in making the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A link with this text.
+    Link { at: PathBuf, to: PathBuf },
+    /// A folder that is put together from its entries.
+    Folder { at: PathBuf },
+    Bind {
+        from: PathBuf,
+        at: PathBuf,
+        access: Access,
+        /// A file that may be gone by now.
+        optional: bool,
+    },
+    /// An empty folder over one of Toolwharf's own, below a mount.
+    Mask { at: PathBuf },
+}
+
+/// A file or folder of the host, by device and inode.
+pub(in crate::sandbox) type Identity = (u64, u64);
+
+/// What a server sees of the host's files.
+#[derive(Clone, Debug, Default)]
+pub(in crate::sandbox) struct Plan {
+    pub(super) steps: Vec<Step>,
+    /// What the server's entry mentions and does not get is in it, too.
+    pub(in crate::sandbox) files: VisibleFiles,
+    /// What is bound, by its path inside.
+    pub(in crate::sandbox) bound: BTreeMap<PathBuf, Identity>,
+}
+
+/// What a plan is made from.
+pub(in crate::sandbox) struct Wanted<'a> {
+    pub(in crate::sandbox) launch: &'a Launch,
+    pub(in crate::sandbox) sandbox: &'a Sandbox,
+    pub(in crate::sandbox) program: &'a Path,
+    pub(in crate::sandbox) package: Option<&'a Files>,
+    pub(in crate::sandbox) search: &'a std::ffi::OsStr,
+    /// Path inside → directory of the host.
+    pub(in crate::sandbox) volumes: &'a BTreeMap<String, PathBuf>,
+    pub(in crate::sandbox) own: &'a Own,
+}
+
+impl Own {
+    /// Paths need not exist. Relative ones are ignored.
+    #[must_use]
+    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        let real = |path: PathBuf| path.is_absolute().then(|| follow(&path));
+        Self(paths.into_iter().filter_map(real).collect())
+    }
+
+    /// Whether `path`, followed to its end, is one of them or inside of one.
+    #[must_use]
+    pub fn holds(&self, path: &Path) -> bool {
+        let real = follow(path);
+        self.0.iter().any(|own| real.starts_with(own))
+    }
+
+    pub(in crate::sandbox) fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+
+    /// Those below `folder`, as paths that begin with it as it is written.
+    fn below(&self, folder: &Path) -> Vec<PathBuf> {
+        let real = follow(folder);
+        let below = self.0.iter().filter_map(|own| own.strip_prefix(&real).ok());
+        below.map(|rest| folder.join(rest)).collect()
+    }
+}
+
+/// The path without links, as far as it exists.
+fn follow(path: &Path) -> PathBuf {
+    for ancestor in path.ancestors() {
+        if let (Ok(real), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
+            return real.join(rest);
+        }
+    }
+    path.to_owned()
+}
+
+impl Plan {
+    /// # Errors
+    /// Something is asked for that is never shown, or what is hidden in a folder cannot be found.
+    pub(in crate::sandbox) fn new(wanted: &Wanted<'_>) -> Result<Self, Error> {
+        let own = wanted.own;
+        let mut making = Making {
+            own,
+            plan: Self {
+                files: VisibleFiles {
+                    visible: own_files(),
+                    missing: Vec::new(),
+                },
+                ..Self::default()
+            },
+            hidden: wanted.sandbox.hide.iter().cloned().collect(),
+            binds: 0,
+        };
+        for path in SYSTEM.map(Path::new) {
+            making.system(path)?;
+        }
+        for path in ETC.map(Path::new) {
+            if path.exists() {
+                making.root(path, false)?;
+            }
+        }
+        let interpreter = wanted.package.map(|package| package.interpreter.as_path());
+        let Needs { roots, named } =
+            needs(wanted.launch, wanted.program, interpreter, wanted.search);
+        // Files that the entry names itself are there; secrets beside them are not.
+        let mut left = MAX_SEARCHED;
+        for (root, kind) in &roots {
+            if matches!(kind, Kind::Folder | Kind::Project) && !making.is_hidden(root) {
+                let found = search(root, &making.hidden, &mut left).map_err(refused("command"))?;
+                making
+                    .hidden
+                    .extend(found.into_iter().filter(|path| !named.contains(path)));
+            }
+        }
+        for (root, kind) in &roots {
+            let is_removed = wanted
+                .sandbox
+                .hide
+                .iter()
+                .any(|hide| root.starts_with(hide));
+            let of_package = wanted.package.is_some_and(|package| {
+                // The interpreter is one that uv downloaded.
+                let packages = package.folder.ancestors().nth(3);
+                packages.is_some_and(|packages| root.starts_with(packages.join("python")))
+            });
+            if of_package {
+                making.bind(root, root, Access::Read, false)?;
+            } else if is_removed {
+                continue;
+            } else if !making.hides(root) || *kind == Kind::File && named.contains(root) {
+                making.root(root, *kind == Kind::Project)?;
+            }
+        }
+        if let Some(package) = wanted.package {
+            making.bind(&package.folder, &package.folder, Access::Read, false)?;
+        }
+        for show in &wanted.sandbox.show {
+            making.explicit("show", show, show, Access::Read)?;
+        }
+        for mount in &wanted.sandbox.mounts {
+            let access = match mount.read_only {
+                true => Access::Read,
+                false => Access::Write,
+            };
+            making.explicit("mounts", &mount.host, Path::new(&mount.inside), access)?;
+        }
+        for (inside, host) in wanted.volumes {
+            let inside = Path::new(inside);
+            making.cover(inside);
+            making.bound(host, inside, Access::Write, false)?;
+            making
+                .plan
+                .files
+                .visible
+                .push(not_of_host(inside, Access::Write));
+        }
+        let mut plan = making.plan;
+        let mentioned = mentioned(wanted.launch);
+        let mentioned: Vec<_> = mentioned
+            .iter()
+            .map(|path| path.to_string_lossy())
+            .collect();
+        let missing = plan.files.missing_in(&mentioned.join("\n"));
+        plan.files.missing = missing.into_iter().collect();
+        Ok(plan)
+    }
+}
+
+/// What each sandbox has of its own.
+fn own_files() -> Vec<Visible> {
+    let read = ["/dev", "/proc", "/run/toolwharf/shim"].map(|path| (path, Access::Read));
+    let generated = GENERATED.map(|path| (path, Access::Read));
+    let write = ["/dev/shm", "/run", "/tmp"].map(|path| (path, Access::Write));
+    let all = read.into_iter().chain(generated).chain(write);
+    all.map(|(path, access)| not_of_host(Path::new(path), access))
+        .collect()
+}
+
+fn not_of_host(path: &Path, access: Access) -> Visible {
+    Visible {
+        path: path.to_owned(),
+        access,
+        host: None,
+        hidden: Vec::new(),
+    }
+}
+
+struct Making<'a> {
+    own: &'a Own,
+    plan: Plan,
+    /// Secrets, and what the entry hides.
+    hidden: BTreeSet<PathBuf>,
+    binds: usize,
+}
+
+impl Making<'_> {
+    fn system(&mut self, path: &Path) -> Result<(), Error> {
+        if let Ok(to) = fs::read_link(path) {
+            let at = path.to_owned();
+            self.plan.steps.push(Step::Link { at, to });
+            Ok(())
+        } else if path.is_dir() {
+            self.root(path, false)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_hidden(&self, path: &Path) -> bool {
+        path.ancestors().any(|at| self.hidden.contains(at))
+    }
+
+    /// Whether it must not be shown because of a command line.
+    fn hides(&self, path: &Path) -> bool {
+        self.is_hidden(path) || self.own.holds(path)
+    }
+
+    /// Shows a file or folder under its own path, without what is hidden in it.
+    fn root(&mut self, path: &Path, apart: bool) -> Result<(), Error> {
+        if self.own.holds(path) || self.plan.files.shows(path) {
+            return Ok(());
+        }
+        let mut hidden: BTreeSet<PathBuf> = self.own.below(path).into_iter().collect();
+        let secrets = self.hidden.iter().filter(|hidden| *hidden != path);
+        hidden.extend(secrets.filter(|hidden| hidden.starts_with(path)).cloned());
+        self.assemble(path, path, &hidden, apart)?;
+        let there = |hidden: &PathBuf| hidden.symlink_metadata().is_ok();
+        self.see(
+            path,
+            path,
+            Access::Read,
+            hidden.into_iter().filter(there).collect(),
+        );
+        Ok(())
+    }
+
+    /// Shows `from` at `at`: as a whole if nothing is hidden below it, else entry by entry.
+    fn assemble(
+        &mut self,
+        from: &Path,
+        at: &Path,
+        hidden: &BTreeSet<PathBuf>,
+        apart: bool,
+    ) -> Result<(), Error> {
+        let first = hidden.range(from.to_owned()..).next();
+        let has_hidden = first.is_some_and(|hidden| hidden.starts_with(from));
+        if !(apart || has_hidden) || !from.is_dir() {
+            return self.bound(from, at, Access::Read, true);
+        }
+        self.plan.steps.push(Step::Folder { at: at.to_owned() });
+        let entries = fs::read_dir(from).map_err(|error| {
+            Error::Failed(format!("`{}` cannot be read: {error}", from.display()))
+        })?;
+        let mut entries: Vec<_> = entries.flatten().collect();
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let (path, inside) = (entry.path(), at.join(entry.file_name()));
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if hidden.contains(&path) {
+                continue;
+            }
+            if kind.is_symlink() {
+                if let Ok(to) = fs::read_link(&path) {
+                    self.plan.steps.push(Step::Link { at: inside, to });
+                }
+            } else if kind.is_dir() || kind.is_file() {
+                self.assemble(&path, &inside, hidden, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A path that the entry asks for. Only Toolwharf's own files are hidden in it.
+    fn explicit(
+        &mut self,
+        field: &'static str,
+        from: &Path,
+        at: &Path,
+        access: Access,
+    ) -> Result<(), Error> {
+        if self.own.holds(from) {
+            let why = format!(
+                "`{}` is one of Toolwharf's own files, which no server sees",
+                from.display()
+            );
+            return Err(refused(field)(why));
+        }
+        if !from.exists() {
+            let why = format!("`{}` does not exist on this host", from.display());
+            return Err(refused(field)(why));
+        }
+        self.cover(at);
+        let own: BTreeSet<PathBuf> = self.own.below(from).into_iter().collect();
+        let inside = |own: &PathBuf| own.strip_prefix(from).map(|rest| at.join(rest)).ok();
+        let there: Vec<PathBuf> = own.iter().filter(|own| own.exists()).cloned().collect();
+        match access {
+            Access::Read => self.assemble(from, at, &own, false)?,
+            Access::Write => {
+                // A server that may write could put something in the place of a single file or of one that is not there yet.
+                if let Some(file) = own.iter().find(|own| !own.is_dir()) {
+                    let why = format!(
+                        "`{}` would be writable with Toolwharf's own `{}` in it; mount a folder without that",
+                        from.display(),
+                        file.display()
+                    );
+                    return Err(refused(field)(why));
+                }
+                self.bind(from, at, access, false)?;
+                let masks = there.iter().filter_map(inside).map(|at| Step::Mask { at });
+                self.plan.steps.extend(masks);
+                self.plan.files.visible.pop();
+            }
+        }
+        let hidden = there.iter().filter_map(inside).collect();
+        self.see(from, at, access, hidden);
+        Ok(())
+    }
+
+    /// Something is mounted there: what was visible below it no longer is.
+    fn cover(&mut self, at: &Path) {
+        self.plan
+            .files
+            .visible
+            .retain(|one| !one.path.starts_with(at));
+        self.plan.bound.retain(|one, _| !one.starts_with(at));
+        for one in &mut self.plan.files.visible {
+            if at.starts_with(&one.path) {
+                one.hidden.retain(|hidden| !hidden.starts_with(at));
+            }
+        }
+    }
+
+    fn see(&mut self, from: &Path, at: &Path, access: Access, hidden: Vec<PathBuf>) {
+        self.plan.files.visible.push(Visible {
+            path: at.to_owned(),
+            access,
+            host: Some(from.to_owned()),
+            hidden,
+        });
+    }
+
+    fn bind(
+        &mut self,
+        from: &Path,
+        at: &Path,
+        access: Access,
+        optional: bool,
+    ) -> Result<(), Error> {
+        self.bound(from, at, access, optional)?;
+        self.see(from, at, access, Vec::new());
+        Ok(())
+    }
+
+    fn bound(
+        &mut self,
+        from: &Path,
+        at: &Path,
+        access: Access,
+        optional: bool,
+    ) -> Result<(), Error> {
+        self.binds += 1;
+        if self.binds > MAX_BINDS {
+            let why = format!(
+                "secrets are hidden in folders with more than {MAX_BINDS} entries, such as the one of `{}`; give the \
+                 server a folder without secrets, or show it as it is with `\"sandbox\": {{\"show\": […]}}`",
+                from.display()
+            );
+            return Err(refused("command")(why));
+        }
+        if let Ok(about) = fs::metadata(from) {
+            self.plan
+                .bound
+                .insert(at.to_owned(), (about.dev(), about.ino()));
+        }
+        self.plan.steps.push(Step::Bind {
+            from: from.to_owned(),
+            at: at.to_owned(),
+            access,
+            optional,
+        });
+        Ok(())
+    }
+}
+
+fn refused(field: &'static str) -> impl Fn(String) -> Error {
+    move |why| Error::Refused { field, why }
+}
