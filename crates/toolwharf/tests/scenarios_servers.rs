@@ -1,6 +1,8 @@
-//! U01 and U02: one entry of a server, wherever it stands.
+//! U01, U02 and U12: one entry of a server, wherever it stands, and a project's own server.
 
 mod kept;
+#[path = "scenarios_servers/own.rs"]
+mod own;
 
 #[path = "common/cli.rs"]
 #[expect(dead_code, reason = "each test binary uses its own part of it")]
@@ -195,6 +197,10 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
 
 /// What the command line prints.
 async fn said(kept: &Kept, gateway: &Running, words: &[&str]) -> String {
+    outcome(kept, gateway, words).await.code(0).out
+}
+
+async fn outcome(kept: &Kept, gateway: &Running, words: &[&str]) -> cli::Said {
     let mut command = cli::toolwharf();
     command
         .args(words.iter().take(1))
@@ -203,5 +209,5 @@ async fn said(kept: &Kept, gateway: &Running, words: &[&str]) -> String {
     command
         .env("TOOLWHARF_TOKEN", &gateway.token)
         .env("HOME", kept.dir.path());
-    cli::said(command, "").await.code(0).out
+    cli::said(command, "").await
 }
