@@ -2,6 +2,7 @@
 //!
 //! It changes nothing and starts no server.
 
+mod literals;
 mod sandbox;
 
 use std::{
@@ -236,6 +237,7 @@ fn configuration(
                     files.join(", ")
                 )),
             }
+            findings.0.extend(literals::literals(sources, &config));
             Some(config)
         }
         Err(errors) => {
