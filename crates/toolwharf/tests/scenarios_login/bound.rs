@@ -60,7 +60,7 @@ async fn a_person_is_sent_to_no_other_issuer(database: &str) {
 
     // The server is somebody else's now, or was broken into.
     protected.change(|rules| rules.issuer = other.url().to_owned());
-    for running in [running, kept.start().await] {
+    let check = async |running: Running| {
         let why = refused(&running).await;
         for part in [
             other.url(),
@@ -71,7 +71,9 @@ async fn a_person_is_sent_to_no_other_issuer(database: &str) {
             assert!(why.contains(part), "{part}: {why}");
         }
         running.stop().await;
-    }
+    };
+    check(running).await;
+    check(kept.start().await).await;
     assert_eq!(
         other.count("authorize").await + other.count("token").await,
         0

@@ -69,14 +69,8 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     api.ok("POST", "/master-key/rotate", Value::Null).await;
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);
-    let tool = json!({ "tool": "echo", "arguments": { "text": "x" } });
-    api.ask(
-        "POST",
-        "/api/v1/mcp/servers/local/call?project=shop",
-        tool.to_string(),
-        &[],
-    )
-    .await;
+    api.ok("POST", "/mcp/servers/local/start?project=shop", Value::Null)
+        .await;
     let environ = environment(&api, "local").await;
     assert!(environ.contains(&secret("variable")), "{environ}");
 
