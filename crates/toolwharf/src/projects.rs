@@ -50,7 +50,7 @@ pub(crate) struct Projects {
     gateway: Gateway,
     master: Arc<Master>,
     locks: Locks,
-    /// What secrets in entries are sealed with. It stays the same when another master key wraps it.
+    /// The key that seals secrets in entries. Rotating the master key does not change it.
     entry_key: OnceCell<DataKey>,
     /// Data keys that were opened. They stay the same when another master key wraps them.
     data_keys: parking_lot::Mutex<HashMap<ProjectId, Arc<DataKey>>>,
@@ -520,7 +520,7 @@ impl Projects {
         key.await
     }
 
-    /// What seals secrets of entries that are stored now.
+    /// Returns the means to seal entries that are about to be stored.
     ///
     /// # Errors
     /// As [`Projects::entry_key`].

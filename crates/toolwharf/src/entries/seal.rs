@@ -222,7 +222,7 @@ async fn sealed_all(projects: &Projects) -> anyhow::Result<bool> {
     let mut is_done = true;
     let mut note = |changed: bool| match changed {
         true => count += 1,
-        // Somebody has changed it meanwhile.
+        // The row was changed since it was read.
         false => is_done = false,
     };
     for ServerRow {
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(sealed["headers"]["Y"], "${Y}");
         let opened = sealing.open(owner, &sealed).expect("it opens");
         assert_eq!(opened, entry);
-        // What is sealed is masked as any secret, and sealed only once.
+        // A sealed value is masked like any secret, and is sealed only once.
         assert_eq!(super::super::masked(&sealed), super::super::masked(&entry));
         assert_eq!(sealing.seal(owner, &sealed, None), sealed);
         assert_eq!(sealing.seal(owner, &entry, Some(&sealed)), sealed);

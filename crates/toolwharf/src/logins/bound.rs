@@ -1,4 +1,4 @@
-//! Which issuer the client id of an entry belongs to.
+//! Binds the client id of an entry to an issuer.
 //!
 //! An entry may have a `clientId` and no `issuer`. The server then says who its issuer is, and could name another one later to receive
 //! the client's secret. The client id is therefore bound to the first issuer that is found, in the database and for all replicas.

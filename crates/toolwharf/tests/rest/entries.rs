@@ -149,7 +149,7 @@ async fn entries_of_projects_and_registrations_are_changed_alike() {
     problem(&own.ask("GET", &path, "", &[]).await, 404);
 }
 
-/// Every kind of secret in an entry, and what tells it.
+/// An entry with every kind of secret that a remote server has.
 fn secretive() -> Value {
     json!({ "url": "http://me:hidden-1@127.0.0.1:9/s/hidden1234567890abcd/mcp?token=hidden-2&n=1",
         "headers": { "X-Key": "hidden-3", "X-More": "${MORE}" }, "enabled": false,

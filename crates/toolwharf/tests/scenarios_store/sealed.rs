@@ -10,7 +10,7 @@ use crate::{
     support::Db,
 };
 
-/// What every secret in these tests contains.
+/// Every secret in these tests contains this text.
 const HIDDEN: &str = "hidden-value";
 
 on_both!(
@@ -74,7 +74,7 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     let environ = environment(&api, "local").await;
     assert!(environ.contains(&secret("variable")), "{environ}");
 
-    // What is saved as it was shown stays as it is, and none of it moves to another server.
+    // Saving an entry as it was shown changes nothing, and its secrets move to no other server.
     let before = rows(db, &gateway).await;
     for (path, entry) in [
         ("/mcp/servers/local?project=shop", "config"),
@@ -92,7 +92,7 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     let at = "/mcp/servers/of-product/headers/X-Key";
     assert_eq!(refused["errors"][0]["pointer"], at, "{refused}");
 
-    // What is sealed for one place cannot be put into another.
+    // A sealed value cannot be copied to another place.
     let sealed = before.split("~sealed1~").nth(1).unwrap();
     let sealed = sealed.split('"').next().unwrap();
     let copied = json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": format!("~sealed1~{sealed}") } });

@@ -193,7 +193,7 @@ impl Rest {
         Ok((done, taken_in.err().iter().map(not_in_force).collect()))
     }
 
-    /// What seals secrets of entries.
+    /// As [`crate::projects::Projects::sealing`].
     pub(in crate::rest) async fn sealing(&self) -> Result<Sealing<'_>, Problem> {
         let sealing = self.projects.sealing().await;
         sealing.map_err(|error| match error.downcast::<store::Error>() {

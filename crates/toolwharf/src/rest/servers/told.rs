@@ -1,6 +1,6 @@
 //! What is told of a server: what it is declared to be, and how it is.
 //!
-//! Invariant: no secret of an entry is told: entries are masked ([`crate::entries`]).
+//! Invariant: the response contains no secret of an entry. Entries are masked ([`crate::entries`]).
 
 use std::{sync::atomic::Ordering, time::Duration};
 
