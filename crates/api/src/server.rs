@@ -50,8 +50,8 @@ pub struct Server {
     pub headers: Vec<String>,
     /// It is launched, and spoken to over its standard streams.
     pub stdio_bridge: bool,
-    /// The entry as it was given, `${VAR}` unfilled; only for keys that may change it, and none of the configuration
-    /// file's.
+    /// The entry as it was given, `${VAR}` unfilled and with `•••` in the place of secrets. Only for keys that may change it, and
+    /// none of the configuration file's.
     #[schema(schema_with = schema::optional_object)]
     pub config: Option<Value>,
     /// `always`, `on-failure`, `unless-stopped` or `no`; `null`: as is usual for its kind.
@@ -270,8 +270,8 @@ pub struct Unusable {
     pub why: String,
 }
 
-/// A server's entry as it is kept. Literal values of variables, headers and secrets are `•••` in it; sent back as they are, they
-/// stay what they were.
+/// A server's entry as it is kept, with `•••` in the place of secrets. A masked value that is sent back is kept if it is for the same
+/// server and the same field.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeclaredEntry {
     /// `file`, `project` or `registered`: where it is declared.

@@ -38,7 +38,7 @@ pub use sandbox::{
 };
 pub use servers::{
     CONFINING as SANDBOX_KEYS, OURS as TOOLWHARF_KEYS, Unfit, check as check_entry, check_project,
-    login_variables,
+    login_variables, misplaced,
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

@@ -70,7 +70,8 @@ impl Error {
 }
 
 /// What somebody else said, short and printable.
-pub(crate) fn excerpt(text: &str) -> String {
+#[must_use]
+pub fn excerpt(text: &str) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
     printable.take(200).collect::<String>().trim().to_owned()
 }

@@ -30,7 +30,7 @@ pub use self::{
     client::{Client, identify},
     device::{Device, Polled},
     discovery::{Discovery, discover, discover_issuer},
-    error::{Code, Error},
+    error::{Code, Error, excerpt},
     metadata::Metadata,
     token::Tokens,
 };

@@ -35,6 +35,7 @@ mod project;
 mod quota;
 mod replica;
 mod run;
+mod sealing;
 mod secret;
 mod server;
 mod snapshot;

@@ -220,6 +220,61 @@ impl Store {
         }
     }
 
+    /// Binds the client id of an entry to an issuer, unless it is bound already; the issuer that it is bound to.
+    pub async fn login_issuer_bind(
+        &self,
+        server: &ServerKey,
+        client: &str,
+        issuer: &str,
+    ) -> Result<String> {
+        let mut conn = self.pool.write().await?;
+        let bound = row!(
+            conn,
+            (String,),
+            "INSERT INTO kb.login_issuers AS l (project_id, server, client, issuer, bound_at)
+             VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (project_id, server, client) DO UPDATE SET issuer = l.issuer
+             RETURNING issuer",
+            scope(server.owner.as_ref()),
+            Key(server.name.as_str()),
+            Key(client),
+            Text(issuer),
+            now(),
+        )?;
+        let (bound,) = bound.ok_or_else(|| Error::not_found("sign-in to", &server.name))?;
+        Ok(bound)
+    }
+
+    /// The issuer that the client id of an entry is bound to, if it is.
+    pub async fn login_issuer_get(
+        &self,
+        server: &ServerKey,
+        client: &str,
+    ) -> Result<Option<String>> {
+        let mut conn = self.pool.read().await?;
+        let bound = row!(
+            conn,
+            (String,),
+            "SELECT issuer FROM kb.login_issuers WHERE project_id = $1 AND server = $2 AND client = $3",
+            scope(server.owner.as_ref()),
+            Key(server.name.as_str()),
+            Key(client),
+        )?;
+        Ok(bound.map(|(issuer,)| issuer))
+    }
+
+    /// Forgets which issuers the client ids of a server are bound to.
+    pub async fn login_issuer_forget(&self, server: &ServerKey) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.login_issuers WHERE project_id = $1 AND server = $2",
+            scope(server.owner.as_ref()),
+            Key(server.name.as_str()),
+        )?;
+        Ok(())
+    }
+
     /// What an issuer knows us as, of those that come back to this address.
     pub async fn login_client_get(
         &self,

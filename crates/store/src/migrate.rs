@@ -64,6 +64,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0014_timelines" 12,
     "0015_tickets" 12,
     "0016_changes_of_projects" 12,
+    "0017_bound_clients" 12,
 ];
 
 /// The first version whose migration records what it needs.

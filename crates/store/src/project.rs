@@ -130,6 +130,11 @@ impl Store {
         execute!(tx, "DELETE FROM kb.logins WHERE project_id = $1", key)?;
         execute!(
             tx,
+            "DELETE FROM kb.login_issuers WHERE project_id = $1",
+            key
+        )?;
+        execute!(
+            tx,
             "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",
             key
         )?;

@@ -21,6 +21,7 @@ use crate::{
     Store, Time,
     error::{Error, Result},
     id::{floor, now},
+    sealing,
     sql::{Key, Pool, Text, execute, row, rows},
 };
 
@@ -106,8 +107,8 @@ impl Store {
         let added = row!(
             conn,
             (Time,),
-            "INSERT INTO kb.toolwharf_replicas (id, name, version, address, process, started_at, seen_at, expires_at)
-             SELECT $1, $2, $3, $4, $6, at, at, at + $5 * INTERVAL '1 millisecond'
+            "INSERT INTO kb.toolwharf_replicas (id, name, version, address, process, knows, started_at, seen_at, expires_at)
+             SELECT $1, $2, $3, $4, $6, $7, at, at, at + $5 * INTERVAL '1 millisecond'
              FROM (SELECT clock_timestamp() AS at) AS t ON CONFLICT (id) DO NOTHING RETURNING seen_at",
             Key(replica.id),
             Text(replica.name),
@@ -115,6 +116,7 @@ impl Store {
             replica.address.map(Text),
             millis(lease),
             Key(&self.process),
+            sealing::KNOWN,
         )?;
         let (at,) =
             added.ok_or_else(|| Error::conflict("replica", replica.id, "its id is known"))?;

@@ -30,6 +30,7 @@ pub(crate) use self::{
     resource::{Resource, given},
 };
 use crate::{
+    entries::{Owner, evident},
     projects::{Projects, Secrets},
     replica::{Replica, SWEEP},
 };
@@ -170,8 +171,22 @@ impl Hosting {
                     continue;
                 }
             };
+            let project = owner(row);
+            let place = Owner::Hosted(project.as_ref(), &row.name);
+            let config = match self.projects.opened(place, &row.config).await? {
+                Ok(opened) => opened,
+                Err(why) => {
+                    tracing::error!(server = %row.name, id = row.id, "cannot be hosted: {why}");
+                    continue;
+                }
+            };
+            let row = &WorkspaceRow {
+                config,
+                ..row.clone()
+            };
             match Entry::kept(row, &known.values, sealed) {
                 Ok(mut spec) => {
+                    spec.secrets.0.extend(evident(&row.config));
                     known.hold_back(&mut spec, &row.config);
                     spec.resolve_login(&self.gateway.settings().logins);
                     hosted.push((spec, left(row, &mut crashes)));
@@ -268,12 +283,13 @@ impl Hosting {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
         self.free(&entry).await?;
+        let config = self.sealed_entry(&entry, None).await?;
         let new = NewWorkspace {
             project: entry.project.as_ref(),
             name: &entry.name,
             status: REGISTERED,
             image: entry.launch().program.target(),
-            config: &entry.config,
+            config: &config,
         };
         let put = self.store.workspace_put(new).await;
         let row = put.map_err(|error| match error {
@@ -306,12 +322,32 @@ impl Hosting {
             return Err(Error::Unfit(vec![Wrong::new(at, why)]));
         }
         let image = entry.launch().program.target();
+        let config = self.sealed_entry(&entry, Some(&old.config)).await?;
         let row = self
             .store
-            .workspace_set_config(None, id, image, &entry.config)
+            .workspace_set_config(None, id, image, &config)
             .await?;
         self.take_in(self.rows().await?).await?;
         Ok(row)
+    }
+
+    /// An entry as its row holds it.
+    async fn sealed_entry(&self, entry: &Entry, before: Option<&Value>) -> Result<Value, Error> {
+        let sealing = self.projects.sealing().await;
+        let sealing = sealing.map_err(|error| Error::Key(format!("{error:#}")))?;
+        let owner = Owner::Hosted(entry.project.as_ref(), &entry.name);
+        Ok(sealing.seal(owner, &entry.config, before))
+    }
+
+    /// A registration as it was given: its secrets are opened.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) async fn given(&self, row: &WorkspaceRow) -> Result<Value, Error> {
+        let project = owner(row);
+        let place = Owner::Hosted(project.as_ref(), &row.name);
+        let opened = self.projects.opened(place, &given(row)).await?;
+        opened.map_err(Error::Key)
     }
 
     /// Switches a server on or off.

@@ -9,6 +9,7 @@ mod changes;
 mod cli;
 mod clients;
 mod console;
+mod entries;
 mod gateway;
 mod hosting;
 mod html;

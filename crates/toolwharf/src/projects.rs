@@ -23,8 +23,13 @@ use model::{
 };
 use serde_json::Value;
 use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
+use tokio::sync::OnceCell;
 
-use crate::{locks::Locks, master::Master};
+use crate::{
+    entries::{Owner, Sealing, evident},
+    locks::Locks,
+    master::Master,
+};
 
 /// Projects that are taken in at a time when all are wanted.
 const AT_ONCE: usize = 8;
@@ -45,6 +50,8 @@ pub(crate) struct Projects {
     gateway: Gateway,
     master: Arc<Master>,
     locks: Locks,
+    /// The key that seals secrets in entries. Rotating the master key does not change it.
+    entry_key: OnceCell<DataKey>,
     /// Data keys that were opened. They stay the same when another master key wraps them.
     data_keys: parking_lot::Mutex<HashMap<ProjectId, Arc<DataKey>>>,
     /// Projects with a data key that does not open, which was told.
@@ -143,6 +150,7 @@ impl Projects {
             gateway,
             master,
             locks: Locks::default(),
+            entry_key: OnceCell::new(),
             data_keys: parking_lot::Mutex::default(),
             closed: parking_lot::Mutex::default(),
             wants_all: AtomicBool::new(false),
@@ -291,15 +299,33 @@ impl Projects {
         let mut servers = self.store.server_list(id).await?;
         // In the order of registration, which says whose tool wins a name (`last-wins`): ids are in the order of time.
         servers.sort_by(|one, other| one.id.cmp(&other.id));
+        // Before anything looks for `${NAME}`, which may be within a sealed value.
+        let mut opened = Vec::with_capacity(servers.len());
+        for server in &mut servers {
+            let owner = Owner::Server(id, &server.name);
+            let one = self.opened(owner, &server.config).await?;
+            opened.push(one.map(|config| {
+                let values = evident(&config);
+                server.config = config;
+                values
+            }));
+        }
         let settings = self.store.tool_setting_list(id).await?;
         let snapshots = self.store.snapshot_list(owner).await?;
         let pins = self.store.pin_digest_list(owner).await?;
         let secrets = self.secrets(id, &servers).await?;
         let settled = self.gateway.settings();
-        let specs: Vec<ServerSpec> = servers
-            .iter()
-            .filter_map(|server| spec(id, server, &secrets, &settled))
-            .collect();
+        let mut specs: Vec<ServerSpec> = Vec::with_capacity(servers.len());
+        for (server, opened) in servers.iter().zip(opened) {
+            let Some(mut spec) = spec(id, server, &secrets, &settled) else {
+                continue;
+            };
+            match opened {
+                Ok(values) => spec.secrets.0.extend(values),
+                Err(why) => spec.unusable = Some(why),
+            }
+            specs.push(spec);
+        }
         let tools: HashMap<ToolRef, ToolSetting> = settings
             .into_iter()
             .map(|row| {
@@ -483,6 +509,49 @@ impl Projects {
     /// When the database does not answer, or the master key does not open it.
     pub(crate) async fn session_key(&self) -> anyhow::Result<DataKey> {
         self.master.login_key().await
+    }
+
+    /// The key that secrets in entries are sealed with: the one of sign-ins.
+    ///
+    /// # Errors
+    /// When the database does not answer, or the master key does not open it.
+    pub(crate) async fn entry_key(&self) -> anyhow::Result<&DataKey> {
+        let key = self.entry_key.get_or_try_init(|| self.master.login_key());
+        key.await
+    }
+
+    /// Returns the means to seal entries that are about to be stored.
+    ///
+    /// # Errors
+    /// As [`Projects::entry_key`].
+    pub(crate) async fn sealing(&self) -> anyhow::Result<Sealing<'_>> {
+        let is_known = self.store.sealing_begin().await?;
+        Ok(Sealing::new(self.entry_key().await?, is_known))
+    }
+
+    /// A stored entry with its secrets opened, or why they cannot be.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub(crate) async fn opened(
+        &self,
+        owner: Owner<'_>,
+        entry: &Value,
+    ) -> store::Result<Result<Value, String>> {
+        if !Sealing::is_in(entry) {
+            return Ok(Ok(entry.clone()));
+        }
+        let key = match self.entry_key().await {
+            Ok(key) => key,
+            Err(error) => {
+                return match error.downcast::<store::Error>() {
+                    Ok(error) => Err(error),
+                    Err(error) => Ok(Err(format!("{error:#}"))),
+                };
+            }
+        };
+        let opened = Sealing::new(key, false).open(owner, entry);
+        Ok(opened.map_err(|error| error.to_string()))
     }
 
     /// Goes over to a new master key; its id.

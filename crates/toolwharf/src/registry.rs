@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use api::Wrong;
 use config::{
     Accepted, EditError, Foreign, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry,
-    edit, edit_with_backup, foreign, switch_off,
+    edit, edit_with_backup, foreign, misplaced, switch_off,
 };
 use model::{NativeName, ServerName};
 use serde_json::Value;
 
 use crate::{
+    entries::restored,
     itself::{self, Itself},
     startup,
 };
@@ -71,8 +72,12 @@ pub(crate) fn put(
         .or(sources.servers.first().map(PathBuf::as_path))
         .ok_or(Error::NoFile)?;
     let (created, warnings) = changed(file, |servers| {
-        let created = servers.value(name)?.is_none();
-        servers.add(name, entry, replace)?;
+        let before = servers.value(name)?;
+        let created = before.is_none();
+        let unfit = |wrong| unfit(name, wrong);
+        let entry = restored(entry.clone(), before.as_ref()).map_err(unfit)?;
+        written(name, &entry)?;
+        servers.add(name, &entry, replace)?;
         Ok((created, fit(file, myself, servers, name)?))
     })?;
     Ok(Edited {
@@ -109,6 +114,7 @@ pub(crate) fn update<T>(
         let before = servers.value(name)?;
         let before = before.ok_or_else(|| EditError::NoServer(name.clone()))?;
         let (entry, said) = change(before)?;
+        written(name, &entry)?;
         servers.update(name, &entry)?;
         Ok((said, fit(file, myself, servers, name)?))
     };
@@ -227,6 +233,11 @@ fn accept(
     name: &ServerName,
     entry: &Value,
 ) -> Result<Accepted, Rejected> {
+    if restored(entry.clone(), None).is_err() {
+        let why =
+            "it contains masked values (`•••`) in the place of secrets: export it with its values";
+        return Err(Rejected::Refused(why.to_owned()));
+    }
     if let Ok(Some(there)) = home(sources, name) {
         let why = format!("it is in {} already", there.display());
         return Err(Rejected::Refused(why));
@@ -285,11 +296,7 @@ fn fit(
     let Some(entry) = servers.value(name)? else {
         return Err(EditError::NoServer(name.clone()));
     };
-    let unfit = |wrong: Vec<Wrong>| EditError::Unfit {
-        name: name.clone(),
-        problems: wrong.iter().map(|wrong| wrong.detail.clone()).collect(),
-        wrong,
-    };
+    let unfit = |wrong: Vec<Wrong>| unfit(name, wrong);
     let (spec, warnings) =
         check_entry(file, name, &entry, &startup::env).map_err(|found| unfit(found.wrong))?;
     match myself.recognise(&spec.origin).filter(|_| spec.enabled) {
@@ -298,6 +305,22 @@ fn fit(
             format!("{why} ({})", itself::HELP),
         )])),
         None => Ok(warnings),
+    }
+}
+
+/// Refuses an entry that is written into a file although parts of it mean nothing.
+fn written(name: &ServerName, entry: &Value) -> Result<(), EditError> {
+    match misplaced(entry) {
+        wrong if wrong.is_empty() => Ok(()),
+        wrong => Err(unfit(name, wrong)),
+    }
+}
+
+fn unfit(name: &ServerName, wrong: Vec<Wrong>) -> EditError {
+    EditError::Unfit {
+        name: name.clone(),
+        problems: wrong.iter().map(|wrong| wrong.detail.clone()).collect(),
+        wrong,
     }
 }
 

@@ -150,3 +150,39 @@ async fn a_gateway_with_other_files_is_named() {
         assert!(said.out.contains(part), "{part}: {said:?}");
     }
 }
+
+#[tokio::test]
+async fn a_secret_in_the_file_is_named_with_the_way_out() {
+    let entry = json!({ "url": "http://127.0.0.1:9/mcp", "enabled": false,
+        "headers": { "Authorization": "Bearer hidden-1", "X-Team": "hidden-2", "X-Key": "${KEY}" } });
+    let run = json!({ "command": "no-such-program", "args": ["--api-key=hidden-3"], "enabled": false,
+        "env": { "API_TOKEN": "hidden-4", "REGION": "hidden-5" } });
+    let gateway = Setup::new()
+        .server("web", entry)
+        .server("local", run)
+        .serve()
+        .await;
+    let said = doctor(&gateway).await;
+    let text = said.json().to_string();
+    assert!(!text.contains("hidden"), "{text}");
+    let report = said.json();
+    let fields = |of: &str| {
+        let found = problems(&report, of);
+        let found = found.iter().filter(|what| what.contains("plain text"));
+        let mut fields: Vec<String> = found
+            .filter_map(|what| Some(what.split('`').nth(1)?.to_owned()))
+            .collect();
+        fields.sort();
+        fields
+    };
+    assert_eq!(fields("web"), ["headers.Authorization"]);
+    assert_eq!(fields("local"), ["args.0", "env.API_TOKEN"]);
+    for part in [
+        "${API_TOKEN}",
+        "toolwharf secret set API_TOKEN --project",
+        "toolwharf secret set WEB_AUTHORIZATION --project",
+        "toolwharf secret set LOCAL_API_KEY --project",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

@@ -10,6 +10,7 @@
 
 mod confined;
 mod login;
+mod misplaced;
 mod origin;
 mod values;
 
@@ -36,6 +37,7 @@ use super::source::{ENTRY_KEYS, Source, Syntax};
 pub use confined::CONFINING;
 use confined::Confining;
 pub use login::login_variables;
+pub use misplaced::misplaced;
 
 /// A server and where its name stands.
 #[derive(Debug)]
@@ -323,7 +325,9 @@ impl Entry<'_> {
         self.active = enabled;
         let confining = Confining::of(entry, entry.get_object("toolwharf"));
         let origin = self.origin(prop, entry, &confining);
-        let mut spec = ServerSpec::new(name?, origin?);
+        let (name, origin) = (name?, origin?);
+        self.warn_of_misplaced(entry, &origin);
+        let mut spec = ServerSpec::new(name, origin);
         spec.enabled = enabled;
         for key in ["disabledTools", "excludeTools"] {
             spec.disabled_tools.extend(self.tools(entry, key));

@@ -2,6 +2,7 @@
 //!
 //! It changes nothing and starts no server.
 
+mod literals;
 mod sandbox;
 
 use std::{
@@ -241,6 +242,7 @@ fn configuration(
                     files.join(", ")
                 )),
             }
+            findings.0.extend(literals::literals(sources, &config));
             Some(config)
         }
         Err(errors) => {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 use similar::TextDiff;
 
+use crate::entries::evident;
+
 /// Lines around each change.
 const CONTEXT: usize = 2;
 /// Shorter texts are no secrets, and would garble everything else.
@@ -40,6 +42,10 @@ pub(super) fn unified(file: &str, old: &str, new: &str, values: &[Value]) -> Str
     let mut secrets = Vec::new();
     for value in values {
         collect(value, false, &mut secrets);
+        // Also those in arguments and URLs.
+        for text in evident(value) {
+            note(&text, &mut secrets);
+        }
     }
     secrets.retain(|secret| secret.chars().count() >= MIN_SECRET);
     if diff.len() > MAX_BYTES || secrets.len() > MAX_SECRETS {
@@ -80,6 +86,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn secrets_in_arguments_are_not_shown() {
+        let entry = json!({ "args": ["--api-key=hidden-1", "--token", "hidden-2"], "url": "https://h/?key=hidden-3" });
+        let text = format!("{entry:#}");
+        let shown = unified("f", "", &text, &[entry]);
+        assert!(
+            shown.contains("--api-key=•••") && !shown.contains("hidden"),
+            "{shown}"
+        );
+    }
 
     #[test]
     fn secrets_are_not_shown() {

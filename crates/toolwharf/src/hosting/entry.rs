@@ -26,6 +26,7 @@ use store::WorkspaceRow;
 #[cfg(feature = "kubernetes")]
 use super::Resource;
 use super::resource::{self, RESOURCE};
+use crate::entries::restored;
 
 /// A registration that was read.
 #[derive(Debug)]
@@ -38,10 +39,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Reads a registration; masked values in it stand for those of the one `before`.
+    ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn read(body: Value) -> Result<Self, Vec<Wrong>> {
-        let Value::Object(mut members) = body else {
+    pub(crate) fn read(body: Value, before: Option<&Value>) -> Result<Self, Vec<Wrong>> {
+        let Value::Object(mut members) = restored(body, before)? else {
             return Err(vec![Wrong::new("", "a registration must be an object")]);
         };
         let mut errors = Vec::new();
@@ -496,7 +499,7 @@ mod tests {
                 "mounts": [{"host": "/a", "path": "/b", "readOnly": false}],
             },
         });
-        let spec = |body| Entry::read(body).expect("it is right").spec;
+        let spec = |body| Entry::read(body, None).expect("it is right").spec;
         assert_eq!(spec(entry), spec(registration));
     }
 
@@ -506,7 +509,7 @@ mod tests {
             "name": "s", "command": "x", "env": {"A-B": "v"}, "port": 0,
             "toolwharf": {"sandbox": {"memory": "lots", "provider": "docker"}, "restart": "maybe"},
         });
-        let mut places: Vec<String> = Entry::read(body)
+        let mut places: Vec<String> = Entry::read(body, None)
             .expect_err("it is wrong")
             .into_iter()
             .map(|wrong| wrong.pointer)

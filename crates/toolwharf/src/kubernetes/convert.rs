@@ -181,7 +181,7 @@ impl One<'_> {
         let mut body = spec.clone();
         body.remove(SECRET_ENV);
         body.insert("name".to_owned(), self.name.into());
-        if let Err(wrong) = hosting::Entry::read(body.into()) {
+        if let Err(wrong) = hosting::Entry::read(body.into(), None) {
             for wrong in wrong {
                 let at = format!("spec{}", wrong.pointer.replace('/', "."));
                 self.warn(&at, &format!("is not usable so: {}", wrong.detail));

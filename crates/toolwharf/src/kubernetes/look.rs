@@ -23,7 +23,7 @@ use super::{
     status::{self, Status, Told},
 };
 use crate::{
-    hosting::{self, Entry, Hosting, Resource, given},
+    hosting::{self, Entry, Hosting, Resource},
     projects::Projects,
 };
 
@@ -297,7 +297,7 @@ impl<'a> Look<'a> {
             Ok(parts) => parts,
             Err(why) => return refused("Invalid", why),
         };
-        let entry = match Entry::read(body) {
+        let entry = match Entry::read(body, None) {
             Ok(entry) => entry,
             Err(wrong) => return refused("Invalid", places(&wrong)),
         };
@@ -309,7 +309,11 @@ impl<'a> Look<'a> {
         let key = key.map_err(|error| Failure::Key(error.to_string()))?;
         if let Some((row, resource)) = ours.and_then(|row| Some((row, self.resource(row)?)))
             && (resource.uid == uid(object) && resource.definition == definition)
-            && given(row) == entry.config
+            && self
+                .hosting
+                .given(row)
+                .await
+                .is_ok_and(|known| known == entry.config)
             && hosting::owner(row) == entry.project
             && resource
                 .open(&row.name, &key)

@@ -353,7 +353,13 @@ impl Credential {
                 continue;
             }
             return match self.is_own() {
-                true => self.obtain(logins, version + 1).await.map(Some),
+                true => {
+                    let obtained = self.obtain(logins, version + 1).await;
+                    if obtained.is_err() {
+                        self.release(logins, version).await;
+                    }
+                    obtained.map(Some)
+                }
                 false => {
                     self.refresh(logins, stored, version, refused.is_some())
                         .await
@@ -386,13 +392,7 @@ impl Credential {
                 .lose(logins, version + 1, &stored, &error.to_string())
                 .await),
             Err(error) => {
-                let released =
-                    logins
-                        .store
-                        .login_release(&self.id.server, &self.id.principal, version);
-                if let Err(error) = released.await {
-                    tracing::warn!(server = %self.id.server, "the lease of its sign-in is not given back: {error}");
-                }
+                self.release(logins, version).await;
                 let held =
                     Held::of(&stored.tokens, None).filter(|held| !held.is_over() && !is_refused);
                 match held {
@@ -409,6 +409,15 @@ impl Credential {
                     ))),
                 }
             }
+        }
+    }
+
+    /// Gives the lease of a version back, so that the next request need not wait until it ends.
+    async fn release(&self, logins: &Logins, version: i64) {
+        let Id { server, principal } = &self.id;
+        let released = logins.store.login_release(server, principal, version);
+        if let Err(error) = released.await {
+            tracing::warn!(%server, "the lease of its sign-in is not given back: {error}");
         }
     }
 
@@ -436,6 +445,9 @@ impl Credential {
         let (http, login) = (self.http(logins), &self.place.login);
         let obtained = async {
             let discovery = discover(&http, &self.place, &challenge).await?;
+            logins
+                .bind(&self.id.server, &self.place, &discovery)
+                .await?;
             let identity = logins.identity().unwrap_or_else(nowhere);
             let client = oauth::identify(&http, &discovery, login, &identity, None).await?;
             let tokens = match &login.assertion {

@@ -277,6 +277,8 @@ impl Logins {
         let (http, login) = (self.http(credential), &credential.place.login);
         let challenge = self.challenge(credential).await;
         let discovery = discover(&http, &credential.place, &challenge).await?;
+        self.bind(&credential.id.server, &credential.place, &discovery)
+            .await?;
         let identity = self.identity().ok_or_else(no_way_back)?;
         let client = self.client(&http, &discovery, login, &identity).await?;
         Ok((discovery, client))

@@ -8,6 +8,7 @@
 //! access token beside it is used, whatever becomes of the request that wanted it. One caller's credential is never used for another's call.
 //! Deliberately absent: how issuers are spoken to (`oauth`).
 
+mod bound;
 mod credential;
 mod links;
 mod page;
@@ -342,6 +343,9 @@ impl Logins {
         };
         let id = &credential.id;
         let row = self.store.login_get(&id.server, &id.principal).await?;
+        if *id.principal == *EVERYBODY {
+            self.store.login_issuer_forget(&id.server).await?;
+        }
         self.store.login_delete(&id.server, &id.principal).await?;
         for known in self.known(&id.server) {
             known.forget();

@@ -15,6 +15,7 @@ use super::{
     Problem, input,
     servers::{Entry, unfit},
 };
+use crate::entries::manifest_restored;
 
 /// Servers of one product.
 const SERVERS: usize = 200;
@@ -56,14 +57,17 @@ impl Format {
 }
 
 impl Manifest {
-    /// Reads the manifest of the product of that name.
+    /// Reads the manifest of the product of that name; masked values in it stand for those of the one `before`.
     pub(super) fn read(
         project: &ProjectId,
         name: &str,
         body: &[u8],
         format: Format,
+        before: Option<&Value>,
     ) -> Result<Self, Problem> {
+        const UNUSABLE: &str = "the manifest is not usable, and nothing was changed";
         let value = parse(body, format)?;
+        let value = manifest_restored(value, before).map_err(|errors| unfit(UNUSABLE, errors))?;
         let mut reading = Reading {
             project,
             errors: Vec::new(),
@@ -71,10 +75,7 @@ impl Manifest {
         let version = reading.head(name, &value);
         let servers = reading.servers(&value);
         if !reading.errors.is_empty() {
-            return Err(unfit(
-                "the manifest is not usable, and nothing was changed",
-                reading.errors,
-            ));
+            return Err(unfit(UNUSABLE, reading.errors));
         }
         Ok(Self {
             version,
@@ -220,7 +221,7 @@ impl Reading<'_> {
                 return None;
             }
         };
-        match Entry::read(self.project, &name, entry) {
+        match Entry::read(self.project, &name, entry, None) {
             Ok(entry) => Some(entry.server),
             Err(errors) => {
                 for wrong in errors {
@@ -238,7 +239,7 @@ mod tests {
 
     fn read(text: &str, format: Format) -> Result<Manifest, Problem> {
         let project = ProjectId::parse("p").expect("an id");
-        Manifest::read(&project, "search", text.as_bytes(), format)
+        Manifest::read(&project, "search", text.as_bytes(), format, None)
     }
 
     #[test]

@@ -409,12 +409,12 @@ mod tests {
         let value = |name: &str| examples[name]["value"].clone();
         let project = model::ProjectId::parse("shop").expect("an id");
         let name = model::ServerName::parse("notes").expect("a name");
-        let entry = Entry::read(&project, &name, value("ServerEntry"));
+        let entry = Entry::read(&project, &name, value("ServerEntry"), None);
         assert_eq!(entry.err(), None);
-        let registration = hosting::Entry::read(value("Registration"));
+        let registration = hosting::Entry::read(value("Registration"), None);
         assert_eq!(registration.err(), None);
         let manifest = value("ProductManifest").to_string();
-        let manifest = Manifest::read(&project, "search", manifest.as_bytes(), Format::Json);
+        let manifest = Manifest::read(&project, "search", manifest.as_bytes(), Format::Json, None);
         assert!(manifest.is_ok(), "{:?}", manifest.err());
     }
 }

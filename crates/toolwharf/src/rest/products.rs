@@ -20,7 +20,10 @@ use super::{
     manifest::{Format, Manifest},
     projects::{saved, tagged},
 };
-use crate::auth::Role;
+use crate::{
+    auth::Role,
+    entries::{Owner, masked},
+};
 
 #[derive(Deserialize)]
 pub(super) struct Named {
@@ -84,7 +87,7 @@ pub(super) async fn show(
     let tag = etag(&row.manifest);
     let whole = WholeProduct {
         product: told(&row, &servers, &rest.gateway.fleet()),
-        manifest: may_change.then_some(row.manifest),
+        manifest: may_change.then(|| masked(&row.manifest)),
     };
     Ok(tagged(&headers, tag, &whole))
 }
@@ -101,11 +104,29 @@ pub(super) async fn save(
     let kind = headers.get(header::CONTENT_TYPE);
     let format = Format::of(kind.map(|kind| kind.to_str().unwrap_or_default()))?;
     let body = input::whole(body)?;
-    let manifest = Manifest::read(&project, name.as_str(), &body, format)?;
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
-    let before = rest.product_tag(&project, name.as_str()).await?;
-    Conditions::of(&headers).permit(before.as_deref())?;
+    let row = rest.product(&project, name.as_str()).await?;
+    let owner = Owner::Product(&project, name.as_str());
+    let before = match &row {
+        Some(row) => {
+            let opened = rest.projects.opened(owner, &row.manifest).await?;
+            Some(opened.map_err(|why| Problem::new(500, why))?)
+        }
+        None => None,
+    };
+    let mut manifest = Manifest::read(&project, name.as_str(), &body, format, before.as_ref())?;
+    let tag = row.as_ref().map(|row| etag(&row.manifest));
+    Conditions::of(&headers).permit(tag.as_deref())?;
+    let sealing = rest.sealing().await?;
+    let old = row.as_ref().map(|row| &row.manifest);
+    manifest.value = sealing.seal(owner, &manifest.value, old);
+    let rows = store.server_list(&project).await?;
+    for server in &mut manifest.servers {
+        let old = rows.iter().find(|row| row.name == server.name);
+        let owner = Owner::Server(&project, &server.name);
+        server.config = sealing.seal(owner, &server.config, old.map(|row| &row.config));
+    }
     let installed = store
         .product_install(
             &project,
@@ -149,8 +170,17 @@ impl Rest {
         project: &model::ProjectId,
         name: &str,
     ) -> Result<Option<String>, Problem> {
+        let row = self.product(project, name).await?;
+        Ok(row.map(|row| etag(&row.manifest)))
+    }
+
+    async fn product(
+        &self,
+        project: &model::ProjectId,
+        name: &str,
+    ) -> Result<Option<ProductRow>, Problem> {
         match self.projects.store().product_get(project, name).await {
-            Ok(row) => Ok(Some(etag(&row.manifest))),
+            Ok(row) => Ok(Some(row)),
             Err(store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }

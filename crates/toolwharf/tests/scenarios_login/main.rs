@@ -11,6 +11,7 @@ mod cli;
 #[path = "../kept/mod.rs"]
 mod kept;
 
+mod bound;
 mod command;
 mod from_clients;
 mod links;

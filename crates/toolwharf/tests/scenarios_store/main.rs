@@ -20,4 +20,5 @@ mod pins;
 mod remote;
 mod rows;
 mod scopes;
+mod sealed;
 mod secrets;

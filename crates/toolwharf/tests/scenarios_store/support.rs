@@ -93,6 +93,23 @@ impl Db {
         }
     }
 
+    /// Has a replica of an earlier version join, or leave; a file has none.
+    pub(crate) async fn old_replica(&self, is_there: bool) {
+        let Self::Postgres(database) = self else {
+            return;
+        };
+        let mut conn = PgConnection::connect(database.url()).await.unwrap();
+        let text = match is_there {
+            true => {
+                "INSERT INTO kb.toolwharf_replicas (id, name, version, started_at, seen_at, expires_at)
+                 VALUES ('old', 'old', '0.0.1', now(), now(), now() + INTERVAL '1 hour')"
+            }
+            false => "DELETE FROM kb.toolwharf_replicas WHERE id = 'old'",
+        };
+        sqlx::query(text).execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+    }
+
     /// [`Db::column`] where nothing is null.
     pub(crate) async fn texts(&self, gateway: &Gateway, query: &str) -> Vec<String> {
         let rows = self.column(gateway, query).await;

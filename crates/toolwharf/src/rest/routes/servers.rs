@@ -136,7 +136,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Change a server's entry",
         || put(servers::save_entry).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
-    .about("Where it is kept. A value that was told as `•••` and is sent back so stays as it was. In the configuration file what does not change stays as it is written, with its comments, and a copy of the file is kept beside it.")
+    .about("Where it is kept. A value that was shown as `•••` and is sent back so is kept, if it is for the same server and the same field. In the configuration file what does not change stays as it is written, with its comments, and a copy of the file is kept beside it.")
     .takes_written("ServerEntry", JSON)
     .asks(TRIED)
     .tagged()

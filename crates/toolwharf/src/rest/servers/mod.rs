@@ -46,6 +46,7 @@ use super::{
 };
 use crate::{
     auth::{Principal, Role},
+    entries::Owner,
     hosting,
     itself::Itself,
     projects::{REGISTERED_BY, entry as entry_of_row},
@@ -81,9 +82,12 @@ fn given(row: &ServerRow) -> Value {
     config
 }
 
-/// The entry of a project's server as it is edited: with what the row has besides.
-fn whole(row: &ServerRow) -> Value {
-    let mut whole = entry_of_row(row);
+/// The entry of a project's server as it is edited: with what the row has besides. `config` is the row's, opened.
+fn whole(row: &ServerRow, config: Value) -> Value {
+    let mut whole = entry_of_row(&ServerRow {
+        config,
+        ..row.clone()
+    });
     if let Some(members) = whole.as_object_mut() {
         if !row.description.is_empty() {
             members.insert("description".to_owned(), row.description.as_str().into());
@@ -171,6 +175,14 @@ fn answered(status: StatusCode, tag: Option<String>, server: Server) -> Response
 }
 
 impl Rest {
+    /// The entry of a project's server as it is edited, with its secrets.
+    pub(super) async fn whole(&self, row: &ServerRow) -> Result<Value, Problem> {
+        let owner = Owner::Server(&row.project_id, &row.name);
+        let opened = self.projects.opened(owner, &row.config).await?;
+        let config = opened.map_err(|why| Problem::new(500, why))?;
+        Ok(whole(row, config))
+    }
+
     /// What is told of a server, with the name of its product.
     async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
         let products = self.products([target].into_iter()).await?;

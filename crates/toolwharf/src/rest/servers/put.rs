@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
-use config::{ConfigError, ImportReport, Sources, check_project};
+use config::{ConfigError, ImportReport, Sources, check_project, misplaced};
 use model::{Origin, ProjectId, ServerName};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -22,6 +22,7 @@ use store::{NewServer, TransportKind};
 use super::{Home, PATIENCE, Target, answered};
 use crate::{
     auth::Role,
+    entries::{Owner, Sealing, restored},
     hosting,
     itself::Itself,
     projects::{BY_PROJECT, REGISTERED_BY},
@@ -50,17 +51,23 @@ pub(in crate::rest) struct Entry {
 }
 
 impl Entry {
+    /// Reads an entry; masked values in it stand for those of the one `before`.
+    ///
     /// # Errors
     /// Everything that is wrong with it.
     pub(in crate::rest) fn read(
         project: &ProjectId,
         name: &ServerName,
         value: Value,
+        before: Option<&Value>,
     ) -> Result<Self, Vec<Wrong>> {
         let Value::Object(members) = value else {
             return Err(vec![Wrong::new("", "a server's entry is an object")]);
         };
-        let mut members = input::entry(members).map_err(|wrong| vec![wrong])?;
+        let members = input::entry(members).map_err(|wrong| vec![wrong])?;
+        let Value::Object(mut members) = restored(members.into(), before)? else {
+            return Err(vec![Wrong::new("", "a server's entry is an object")]);
+        };
         let mut errors = Vec::new();
         if members
             .remove("name")
@@ -90,6 +97,7 @@ impl Entry {
         };
         let value = Value::Object(members);
         // Which secrets there are does not matter here: one that lacks some is kept, and says so.
+        errors.extend(misplaced(&value));
         let spec = check_project(project, name, &value, &Default::default());
         let spec = spec.map_err(|unfit| errors.extend(unfit.wrong));
         let (Ok(spec), true, Value::Object(mut members)) = (spec, errors.is_empty(), value) else {
@@ -185,6 +193,15 @@ impl Rest {
         Ok((done, taken_in.err().iter().map(not_in_force).collect()))
     }
 
+    /// As [`crate::projects::Projects::sealing`].
+    pub(in crate::rest) async fn sealing(&self) -> Result<Sealing<'_>, Problem> {
+        let sealing = self.projects.sealing().await;
+        sealing.map_err(|error| match error.downcast::<store::Error>() {
+            Ok(error) => error.into(),
+            Err(error) => Problem::new(500, format!("{error:#}")),
+        })
+    }
+
     /// Waits until a server is up or has failed to come up.
     async fn settled(&self, id: &str) {
         if let Some(server) = self.hosting.server(id).filter(|server| server.spec.enabled) {
@@ -201,7 +218,7 @@ pub(in crate::rest) async fn register(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let Registering { wait } = input::query(query)?;
-    let entry = hosting::Entry::read(input::json(body)?).map_err(hosting::Error::Unfit)?;
+    let entry = hosting::Entry::read(input::json(body)?, None).map_err(hosting::Error::Unfit)?;
     let row = rest.hosting.register(entry).await?;
     if wait {
         rest.settled(&row.id).await;
@@ -268,7 +285,11 @@ impl Rest {
         body: Value,
     ) -> Result<Response, Problem> {
         let entry = registration(target, body);
-        let entry = hosting::Entry::read(entry).map_err(hosting::Error::Unfit)?;
+        let before = match &target.home {
+            Home::Registered(row) => Some(self.hosting.given(row).await?),
+            Home::File | Home::Project(_) => None,
+        };
+        let entry = hosting::Entry::read(entry, before.as_ref()).map_err(hosting::Error::Unfit)?;
         conditions.permit(target.tag().as_deref())?;
         let id = target.id();
         let row = self.hosting.update(&id, entry).await?;
@@ -288,7 +309,18 @@ impl Rest {
         body: Value,
     ) -> Result<Response, Problem> {
         permit(who, Role::Manage, Some(&project))?;
-        let entry = Entry::read(&project, &name, body);
+        let store = self.projects.store();
+        let _one_at_a_time = self.turn().await?;
+        let row = match store.server_get(&project, &name).await {
+            Ok(row) => Some(row),
+            Err(store::Error::NotFound { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let before = match &row {
+            Some(row) => Some(self.whole(row).await?),
+            None => None,
+        };
+        let entry = Entry::read(&project, &name, body, before.as_ref());
         let mut server = entry
             .map_err(|errors| unfit(&format!("server `{name}` is not usable so"), errors))?
             .server;
@@ -298,16 +330,14 @@ impl Rest {
                            with a `url`";
                 return Err(Problem::forbidden(why));
             }
+            host_files(&server.config)?;
             members(&mut server.config).insert(REGISTERED_BY.to_owned(), BY_PROJECT.into());
         }
-        let store = self.projects.store();
-        let _one_at_a_time = self.turn().await?;
-        let before = match store.server_get(&project, &name).await {
-            Ok(row) => Some(super::tag_of_row(&row)),
-            Err(store::Error::NotFound { .. }) => None,
-            Err(error) => return Err(error.into()),
-        };
-        conditions.permit(before.as_deref())?;
+        let tag = row.as_ref().map(super::tag_of_row);
+        conditions.permit(tag.as_deref())?;
+        let sealing = self.sealing().await?;
+        let old = row.as_ref().map(|row| &row.config);
+        server.config = sealing.seal(Owner::Server(&project, &name), &server.config, old);
         let put = store.server_put(&project, &server).await?;
         self.projects.reload(&project).await?;
         let status = if put.created {
@@ -369,6 +399,23 @@ pub(super) fn registration(target: &Target, mut body: Value) -> Value {
         members.entry("project").or_insert_with(owner);
     }
     body
+}
+
+/// Refuses an entry that names a file of this host, for whoever may not.
+fn host_files(entry: &Value) -> Result<(), Problem> {
+    for place in ["/login", "/toolwharf/login"] {
+        for key in ["assertionFile", "assertion_file"] {
+            let pointer = format!("{place}/{key}");
+            if entry.pointer(&pointer).is_some() {
+                let why = "a server that reads a file of the gateway's host needs an administrator's key; a project's key \
+                           gives the text itself, in `assertion`";
+                let mut problem = Problem::forbidden(why);
+                problem.errors = vec![Wrong::new(pointer, why)];
+                return Err(problem);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn members(config: &mut Value) -> &mut Map<String, Value> {

@@ -1,6 +1,6 @@
 //! What is told of a server: what it is declared to be, and how it is.
 //!
-//! Invariant: no value of a variable, a header or an argument is told.
+//! Invariant: the response contains no secret of an entry. Entries are masked ([`crate::entries`]).
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{Home, Target};
 use crate::{
     auth::{Principal, Role},
+    entries::{masked, masked_url},
     projects::{REGISTERED_BY, entry},
     rest::Rest,
 };
@@ -57,7 +58,7 @@ impl Rest {
                 told.enabled = row.enabled;
                 told.registered_by = row.config[REGISTERED_BY].as_str().map(str::to_owned);
                 let may_change = who.may(Role::Manage, Some(&row.project_id));
-                told.config = may_change.then(|| super::given(row));
+                told.config = may_change.then(|| masked(&super::given(row)));
                 told.description.clone_from(&row.description);
                 told.created_at = Some(row.created_at);
                 told.updated_at = Some(row.updated_at);
@@ -106,7 +107,7 @@ fn declared(spec: &ServerSpec) -> api::Server {
         name: spec.name.to_string(),
         enabled: spec.enabled,
         transport: spec.origin.transport().to_owned(),
-        target: spec.target(),
+        target: masked_url(&spec.target()),
         restart_policy: spec.restart.map(|policy| policy.to_string()),
         max_concurrency: spec.max_concurrency_or_default(),
         call_timeout_ms: ms(spec.call_timeout),

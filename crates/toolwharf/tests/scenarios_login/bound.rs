@@ -1,0 +1,135 @@
+//! A client id of an entry without `issuer` belongs to the first issuer that was found, and its secret goes to no other.
+
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Issuer, Process, Protected, protected, wait_for};
+
+use crate::{
+    kept::{Kept, Running},
+    support::{NAME, call, command, sign_in, state, told},
+};
+
+const SECRET: &str = "a-secret-of-the-client-in-the-entry";
+
+/// An issuer that knows the client of the entry.
+async fn issuer(grant: &str) -> Issuer {
+    let client = json!({
+        "client_id": "toolwharf", "client_secret": SECRET, "application_type": "native",
+        "redirect_uris": ["http://127.0.0.1/login/callback"], "grant_types": [grant],
+        "response_types": if grant == "authorization_code" { vec!["code"] } else { vec![] },
+        "token_endpoint_auth_method": "client_secret_basic",
+    });
+    Issuer::start(json!({ "clients": [client], "scopes": protected::SCOPES })).await
+}
+
+fn entry(protected: &Protected, grant: &str, issuer: Option<&Issuer>) -> Value {
+    let mut login = json!({ "mode": "shared", "grant": grant, "clientId": "toolwharf", "clientSecret": SECRET });
+    if let Some(issuer) = issuer {
+        login["issuer"] = issuer.url().into();
+    }
+    json!({ "type": "http", "url": protected.url(), "login": login })
+}
+
+/// Begins a sign-in that is refused; why.
+async fn refused(running: &Running) -> String {
+    let place = format!("/mcp/servers/{NAME}/login");
+    let reply = running
+        .rest("POST", &place, json!({ "way": "paste" }))
+        .await;
+    assert_eq!(reply.status, 409, "{}", reply.text());
+    reply.text()
+}
+
+async fn kept(database: &str) -> Kept {
+    match database {
+        "sqlite" => Kept::sqlite().await,
+        _ => Kept::postgres().await,
+    }
+}
+
+async fn a_person_is_sent_to_no_other_issuer(database: &str) {
+    let (first, other) = (
+        issuer("authorization_code").await,
+        issuer("authorization_code").await,
+    );
+    let protected = Protected::start(&first).await;
+    let kept = kept(database).await;
+    let plain = entry(&protected, "authorization_code", None);
+    kept.servers(json!({ NAME: plain }));
+    let running = kept.start().await;
+    sign_in(&first, &running, "ann").await;
+
+    // The server is somebody else's now, or was broken into.
+    protected.change(|rules| rules.issuer = other.url().to_owned());
+    let check = async |running: Running| {
+        let why = refused(&running).await;
+        for part in [
+            other.url(),
+            first.url(),
+            "set `issuer`",
+            "toolwharf logout files",
+        ] {
+            assert!(why.contains(part), "{part}: {why}");
+        }
+        running.stop().await;
+    };
+    check(running).await;
+    check(kept.start().await).await;
+    assert_eq!(
+        other.count("authorize").await + other.count("token").await,
+        0
+    );
+
+    // The entry may say that the change is meant.
+    let meant = entry(&protected, "authorization_code", Some(&other));
+    kept.servers(json!({ NAME: meant }));
+    let running = kept.start().await;
+    let place = format!("/mcp/servers/{NAME}/login");
+    running.ok("POST", &place, json!({ "way": "paste" })).await;
+    running.stop().await;
+
+    // So may whoever signs out.
+    kept.servers(json!({ NAME: plain }));
+    let running = kept.start().await;
+    refused(&running).await;
+    let mut out = Process::spawn(command(&running, &["logout", NAME]));
+    assert!(out.ended(DEADLINE).await.success(), "{}", out.stderr());
+    running.ok("POST", &place, json!({ "way": "paste" })).await;
+}
+
+#[tokio::test]
+async fn a_person_is_sent_to_no_other_issuer_sqlite() {
+    a_person_is_sent_to_no_other_issuer("sqlite").await;
+}
+
+#[tokio::test]
+async fn a_person_is_sent_to_no_other_issuer_postgres() {
+    a_person_is_sent_to_no_other_issuer("postgres").await;
+}
+
+#[tokio::test]
+async fn the_secret_of_a_client_is_sent_to_no_other_issuer() {
+    let (first, other) = (
+        issuer("client_credentials").await,
+        issuer("client_credentials").await,
+    );
+    let protected = Protected::start(&first).await;
+    let kept = Kept::sqlite().await;
+    kept.servers(json!({ NAME: entry(&protected, "client_credentials", None) }));
+    let running = kept.start().await;
+    state(&running, "running").await;
+    assert!(first.count("token").await > 0);
+
+    protected.change(|rules| rules.issuer = other.url().to_owned());
+    let refused = call(&running, "whoami").await.to_string();
+    assert!(refused.contains(other.url()), "{refused}");
+    running
+        .ok("POST", &format!("/mcp/servers/{NAME}/restart"), Value::Null)
+        .await;
+    wait_for("the reason", DEADLINE, async || {
+        let told = told(&running).await;
+        let reason = told["reason"].as_str().unwrap_or_default();
+        reason.contains("set `issuer`") && reason.contains(other.url())
+    })
+    .await;
+    assert_eq!(other.count("token").await, 0);
+}
