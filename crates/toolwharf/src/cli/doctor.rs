@@ -86,6 +86,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     };
     let specs = config.iter().flat_map(|config| &config.servers);
     let losses: Vec<Finding> = specs.clone().filter_map(sandbox::losses).collect();
+    let exposed: Vec<Finding> = specs.clone().flat_map(sandbox::given_ports).collect();
     let missing: Missing = specs
         .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
         .collect();
@@ -100,6 +101,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         Ok(Place::Gateway(api)) => gateway(&api, missing, &mut findings).await,
         Ok(Place::Files(_)) => {
             findings.0.extend(missing.into_values());
+            findings.0.extend(exposed);
             match dir.as_deref().and_then(lock::holder) {
                 Some(holder) => held(&holder, &mut findings),
                 None => {
@@ -515,6 +517,15 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
     let of = server.project.as_ref();
     let of = of.map_or_else(String::new, |project| format!(" --project {project}"));
     let name = format!("{}{of}", server.name);
+    for port in &server.ports {
+        if let Some(notice) = &port.notice {
+            let (what, help) = notice.split_once(". ").unwrap_or((notice, ""));
+            findings.warning(
+                format!("port {} of server {whose}: {what}", port.port),
+                help,
+            );
+        }
+    }
     match server.status.as_str() {
         // Whether it is idle or was tried in vain: that says best what to do.
         status if here.is_some() && !matches!(status, "running" | "starting" | "disabled") => {
