@@ -22,21 +22,12 @@ const client = new QueryClient({
   },
 });
 
-/** A link may bring a key along behind the #, which browsers do not send: it leaves the address bar, and signs this browser in. */
+/** A link may bring a key along behind the #, which browsers do not send: the page that signs in takes it from there. */
 function signInWithKey(): boolean {
   const key = new URLSearchParams(location.hash.slice(1)).get("key");
   if (!key) return false;
-  history.replaceState(null, "", location.pathname + location.search);
-  const form = document.createElement("form");
-  form.method = "post";
-  form.action = "/sign-in";
-  for (const [name, value] of Object.entries({ key, next: location.pathname + location.search })) {
-    const field = document.createElement("input");
-    Object.assign(field, { type: "hidden", name, value });
-    form.append(field);
-  }
-  document.body.append(form);
-  form.submit();
+  const next = location.pathname + location.search;
+  location.replace(`/sign-in?${new URLSearchParams({ next })}#${new URLSearchParams({ key })}`);
   return true;
 }
 

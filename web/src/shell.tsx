@@ -5,11 +5,13 @@ import { Activity, BadgeCheck, Cable, Compass, Download, FolderKanban, HeartPuls
 import { Dialog as D } from "radix-ui";
 import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 
+import { signOut } from "./api/client";
 import { follow, useLiveness } from "./api/live";
 import { cx } from "./lib";
 import { Button } from "./ui/button";
 import { setTheme, theme, useIsWide, type Theme } from "./ui/media";
-import { Menu, Toasts } from "./ui/overlay";
+import { AskOutside } from "./ui/outside";
+import { attempt, Menu, Toasts } from "./ui/overlay";
 import { Empty, Failure } from "./ui/parts";
 import { SCROLL } from "./ui/rows";
 
@@ -103,6 +105,7 @@ export function Shell() {
           <Palette open={palette === "open"} onOpenChange={(open) => setPalette(open ? "open" : "closed")} />
         </Suspense>
       )}
+      <AskOutside />
       <Toasts />
     </div>
   );
@@ -152,11 +155,9 @@ function Side({ search }: { search: () => void }) {
       </nav>
       <div className="flex items-center justify-between gap-1 border-t px-2.5 py-2">
         <ThemeMenu />
-        <form method="post" action="/sign-out">
-          <button className="flex h-8 items-center gap-1.5 rounded-md px-2 text-sm text-muted hover:bg-hover hover:text-text">
-            <LogOut aria-hidden className="size-4" /> Sign out
-          </button>
-        </form>
+        <button type="button" onClick={() => void attempt(signOut)} className="flex h-8 items-center gap-1.5 rounded-md px-2 text-sm text-muted hover:bg-hover hover:text-text">
+          <LogOut aria-hidden className="size-4" /> Sign out
+        </button>
       </div>
     </>
   );

@@ -203,6 +203,9 @@ pub struct Port {
     pub port: u16,
     /// Where it is reached on this host.
     pub address: Option<String>,
+    /// Why that address should be another one, and how to change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
 }
 
 /// What became of a server of the configuration file that was removed.

@@ -50,7 +50,7 @@ mod unit;
 pub use handle::{Exit, Handle};
 pub use host::Host;
 pub use packages::{Package, Packages};
-pub use ports::Ports;
+pub use ports::{Ports, notice as port_notice};
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use stderr::{Lines, Missed};

@@ -3,6 +3,8 @@
 //! # Invariants
 //!
 //! - Only loopback is listened on.
+//! - A port that is chosen is on [`APART`]: browsers send the cookies of a host to all of its ports, and the console is usually on
+//!   127.0.0.1. A port that was given, and one that was chosen by an older version, stays on 127.0.0.1, with a warning ([`notice`]).
 //! - A port that was given is that one or none. One that was chosen is asked for again at the next start, of the server
 //!   and of the product, and chosen for no other server while it is remembered.
 //! - Only the ports of the [`MAX_SERVERS`] servers that started last are remembered.
@@ -16,7 +18,7 @@ mod holder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener as StdListener};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
@@ -34,6 +36,8 @@ use crate::unit::{Confined, Error};
 
 /// Ports are chosen from these. They are below those that Linux uses for outgoing connections (`ip_local_port_range`).
 const CHOICE: Range<u16> = 16_384..32_768;
+/// Where ports are chosen: a loopback address that is not the console's.
+pub(crate) const APART: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Servers whose ports are remembered.
 const MAX_SERVERS: usize = 1024;
 /// After a failed `accept`, which is for want of descriptors.
@@ -60,6 +64,40 @@ struct Row {
     name: String,
     /// By the port inside.
     ports: BTreeMap<u16, u16>,
+    /// The ports inside that are reached on [`APART`]; the others are on 127.0.0.1.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    apart: BTreeSet<u16>,
+}
+
+impl Row {
+    fn new(id: &str, name: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            ports: BTreeMap::new(),
+            apart: BTreeSet::new(),
+        }
+    }
+
+    fn address(&self, inside: u16) -> Option<SocketAddrV4> {
+        let ip = match self.apart.contains(&inside) {
+            true => APART,
+            false => Ipv4Addr::LOCALHOST,
+        };
+        let port = self.ports.get(&inside)?;
+        Some(SocketAddrV4::new(ip, *port))
+    }
+}
+
+/// What there is to say of a port that is reached there, and how to change it; `None`: nothing.
+#[must_use]
+pub fn notice(address: SocketAddr) -> Option<&'static str> {
+    (address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST)).then_some(
+        "it is on 127.0.0.1, where browsers send it the cookies of everything else on 127.0.0.1, Toolwharf's console included. \
+         Ports that Toolwharf chooses are on 127.0.0.2: give the port inside alone (`9000`, not `8080:9000`). A port that an older \
+         version chose moves there when its entry in `hosting/ports.json` of the data directory is deleted while Toolwharf is stopped. \
+         A command with `\"network\": \"open\"` listens on the host itself, at the address that its own arguments say",
+    )
 }
 
 /// Listens for connections to a server's ports.
@@ -98,6 +136,10 @@ impl Ports {
             let bound = tokio::task::spawn_blocking(move || inner.bind(&id, &name, &ports)).await;
             let gone = |_| Error::Failed("listening for its ports was interrupted".to_owned());
             for (inside, listener) in bound.map_err(gone)?? {
+                let address = listener.local_addr().map_err(lost)?;
+                if let Some(notice) = notice(address) {
+                    tracing::warn!(server = unit.label, port = inside, %address, "port {inside}: {notice}");
+                }
                 let listener = listener
                     .set_nonblocking(true)
                     .and_then(|()| TcpListener::from_std(listener));
@@ -115,26 +157,28 @@ impl Inner {
         let table = table.get_or_insert_with(|| self.read());
         let before = table.iter().position(|row| row.id == id);
         let before = before.map(|at| table.remove(at));
-        let mut row = Row {
-            id: id.to_owned(),
-            name: name.to_owned(),
-            ports: BTreeMap::new(),
-        };
+        let mut row = Row::new(id, name);
         let mut bound = Vec::with_capacity(ports.len());
         let mut refused = None;
         // Given ports come first, so that none of them is chosen for another port.
         let (given, chosen): (Vec<&Port>, Vec<&Port>) =
             ports.iter().partition(|port| port.host.is_some());
         for port in given.into_iter().chain(chosen) {
-            let old = before.as_ref().and_then(|row| row.ports.get(&port.inside));
+            let old = before.as_ref().and_then(|row| row.address(port.inside));
             let listener = match port.host {
-                Some(host) => bind(host).map_err(|error| refusal(host, &error, table)),
-                None => choose(id, port.inside, old.copied(), table, &row),
+                Some(host) => {
+                    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, host);
+                    bind(address).map_err(|error| refusal(address, &error, table))
+                }
+                None => choose(id, port.inside, old, table, &row),
             };
             match listener.and_then(|listener| Ok((listener.local_addr().map_err(lost)?, listener)))
             {
                 Ok((address, listener)) => {
                     row.ports.insert(port.inside, address.port());
+                    if address.ip() == IpAddr::V4(APART) {
+                        row.apart.insert(port.inside);
+                    }
                     bound.push((port.inside, listener));
                 }
                 Err(error) => {
@@ -197,15 +241,15 @@ impl Inner {
     }
 }
 
-fn bind(port: u16) -> io::Result<StdListener> {
-    StdListener::bind((Ipv4Addr::LOCALHOST, port))
+fn bind(address: SocketAddrV4) -> io::Result<StdListener> {
+    StdListener::bind(address)
 }
 
 /// The port that it had, or one that is nobody's.
 fn choose(
     id: &str,
     inside: u16,
-    old: Option<u16>,
+    old: Option<SocketAddrV4>,
     others: &[Row],
     own: &Row,
 ) -> Result<StdListener, Error> {
@@ -219,11 +263,12 @@ fn choose(
     let first = usize::try_from(hash).unwrap_or_default() % CHOICE.len();
     let free = CHOICE.cycle().skip(first).take(CHOICE.len());
     let free = free.filter(|port| !taken.contains(port));
-    let old = old.filter(|old| !own.ports.values().any(|own| own == old));
-    for port in old.into_iter().chain(free) {
-        match bind(port) {
+    let free = free.map(|port| SocketAddrV4::new(APART, port));
+    let old = old.filter(|old| !own.ports.values().any(|own| *own == old.port()));
+    for address in old.into_iter().chain(free) {
+        match bind(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            other => return other.map_err(|error| refusal(port, &error, others)),
+            other => return other.map_err(|error| refusal(address, &error, others)),
         }
     }
     Err(Error::Refused {
@@ -240,11 +285,12 @@ fn lost(error: io::Error) -> Error {
     Error::Failed(format!("cannot tell its port: {error}"))
 }
 
-fn refusal(port: u16, error: &io::Error, rows: &[Row]) -> Error {
+fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
+    let port = address.port();
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => {
             let mut why = format!("port {port} of this host is taken");
-            if let Some(holder) = holder::of(port) {
+            if let Some(holder) = holder::of(address) {
                 why.push_str(&format!(" by {holder}"));
                 let own = holder.pid == std::process::id();
                 let row = rows
@@ -258,6 +304,13 @@ fn refusal(port: u16, error: &io::Error, rows: &[Row]) -> Error {
         }
         io::ErrorKind::PermissionDenied => {
             format!("port {port} of this host is for root alone; give one from 1024 on, or none")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            let ip = address.ip();
+            format!(
+                "this host has no address {ip}, where ports of servers are chosen; add it (Linux: `ip address add {ip}/8 dev lo`, \
+                 macOS: `ifconfig lo0 alias {ip}`), or give a port of 127.0.0.1, as in \"8080:9000\""
+            )
         }
         _ => format!("port {port} of this host cannot be listened on: {error}"),
     };
@@ -355,17 +408,13 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(bind(&ports, "a", &two).unwrap().0, second);
         }
-        let stranger = Row {
-            id: "b".to_owned(),
-            name: "b".to_owned(),
-            ports: BTreeMap::new(),
-        };
+        let stranger = Row::new("b", "b");
         let table = ports.0.table.lock().clone().unwrap();
-        let old = Some(second[0]);
+        let old = Some(SocketAddrV4::new(APART, second[0]));
         let others = choose("a", 9000, None, &table, &stranger).unwrap();
         assert!(!second.contains(&others.local_addr().unwrap().port()));
         // One that was lost to somebody else is not asked for again.
-        let lost = bind_to(second[0]);
+        let lost = bind_to(APART, second[0]);
         let (third, _) = bind(&ports, "a", &two).unwrap();
         assert!(third[0] != second[0] && third[1] == second[1]);
         drop(lost);
@@ -374,8 +423,62 @@ mod tests {
         assert_eq!(again.local_addr().unwrap().port(), second[0]);
     }
 
-    fn bind_to(port: u16) -> StdListener {
-        super::bind(port).unwrap()
+    fn bind_to(ip: Ipv4Addr, port: u16) -> StdListener {
+        super::bind(SocketAddrV4::new(ip, port)).unwrap()
+    }
+
+    fn ips(ports: &Ports, id: &str, all: &[Port]) -> Vec<String> {
+        let (_, listeners) = bind(ports, id, all).unwrap();
+        let ip = |listener: &StdListener| listener.local_addr().unwrap().ip().to_string();
+        listeners.iter().map(ip).collect()
+    }
+
+    #[test]
+    fn a_chosen_port_is_on_an_address_of_its_own_and_a_given_one_stays_with_a_notice() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ports.json");
+        let ports = Ports::new(file.clone());
+        let (chosen, listeners) = bind(&ports, "a", &[ONE]).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert_eq!(address.ip(), IpAddr::V4(APART));
+        assert_eq!(notice(address), None);
+        drop(listeners);
+        let given = Port {
+            host: Some(chosen[0]),
+            inside: 9001,
+        };
+        let both = [ONE, given];
+        let (_, listeners) = bind(&ports, "b", &both).unwrap();
+        // Given ports come first.
+        let addresses = [0, 1].map(|at: usize| listeners[at].local_addr().unwrap());
+        assert_eq!(addresses[0].ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert!(notice(addresses[0]).unwrap().contains("127.0.0.2"));
+        assert_eq!(addresses[1].ip(), IpAddr::V4(APART));
+        drop(listeners);
+        // A port that an older version chose stays where it was, over restarts, and one chosen by this version, too.
+        let old = r#"[{"id":"old","name":"old","ports":{"9000":16500}}]"#;
+        fs::write(&file, old).unwrap();
+        for _ in 0..2 {
+            let ports = Ports::new(file.clone());
+            assert_eq!(ips(&ports, "old", &[ONE]), ["127.0.0.1"]);
+            assert_eq!(ips(&ports, "new", &[ONE]), ["127.0.0.2"]);
+        }
+        let ports = Ports::new(file);
+        assert_eq!(bind(&ports, "old", &[ONE]).unwrap().0, [16500]);
+    }
+
+    #[test]
+    fn a_host_without_the_address_is_told_how_to_get_it() {
+        let error = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let address = SocketAddrV4::new(APART, 16_384);
+        let why = refusal(address, &error, &[]).to_string();
+        for part in [
+            "no address 127.0.0.2",
+            "ip address add 127.0.0.2/8",
+            "8080:9000",
+        ] {
+            assert!(why.contains(part), "{why}");
+        }
     }
 
     #[test]
@@ -396,7 +499,7 @@ mod tests {
         drop(held);
         // A refusal takes nothing away from what it had before.
         let (before, _) = bind(&ports, "c", &[ONE]).unwrap();
-        let held = bind_to(chosen[0]);
+        let held = bind_to(Ipv4Addr::LOCALHOST, chosen[0]);
         assert!(bind(&ports, "c", &[given]).is_err());
         assert_eq!(bind(&ports, "c", &[ONE]).unwrap().0, before);
         drop(held);
@@ -412,6 +515,7 @@ mod tests {
                 id: format!("s-{number}"),
                 name: "s".to_owned(),
                 ports: BTreeMap::from([(9000, 16_384 + number)]),
+                apart: BTreeSet::from([9000]),
             };
             (0..count).map(row).collect::<Vec<_>>()
         };

@@ -55,7 +55,7 @@ pub use peer::{Outcome, Peer};
 pub use process::Process;
 pub use protected::Protected;
 pub use proxy::{Proxy, Way};
-pub use raw::{RawClient, Reply, Streaming};
+pub use raw::{RawClient, Reply, Streaming, form_token};
 pub use registry::Registry;
 pub use site::Site;
 pub use soak::soak;

@@ -340,3 +340,10 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
         .and_then(|value| value.to_str().ok())
         .is_some_and(|value| value.starts_with("text/event-stream"))
 }
+
+/// The one-time token of the form on a page of Toolwharf's.
+#[must_use]
+pub fn form_token(page: &str) -> Option<String> {
+    let (_, rest) = page.split_once("name=\"form\" value=\"")?;
+    Some(rest.split('"').next()?.to_owned())
+}

@@ -219,7 +219,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
                 let shown = async move {
                     let who = match key.and_then(|key| identities.keys.identify(&key)) {
                         Some(who) => who,
-                        None => identities.browser(&headers).await.ok()??,
+                        None => identities.navigating(&headers).await.ok()??,
                     };
                     let role = owner.as_ref().map_or(Role::Admin, |_| Role::Manage);
                     Some(logins::Shown {

@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Paste,
     /// A link that was used.
     Used,
+    /// A form token that was used.
+    Form,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             Self::Login => "login",
             Self::Paste => "paste",
             Self::Used => "used",
+            Self::Form => "form",
         }
     }
 
@@ -57,14 +60,14 @@ impl Kind {
     /// How many there are at a time; one more ends the one that would end first.
     pub(crate) fn most(self) -> u32 {
         match self {
-            Self::Session | Self::Used => 16_384,
+            Self::Session | Self::Used | Self::Form => 16_384,
             _ => 1024,
         }
     }
 
     /// Whether its secrets are made here.
     fn is_ours(self) -> bool {
-        !matches!(self, Self::Paste | Self::Used)
+        !matches!(self, Self::Paste | Self::Used | Self::Form)
     }
 }
 
@@ -178,6 +181,32 @@ impl Tickets {
         Some(text.to_string())
     }
 
+    /// A token for one `POST` of the form on `page`, good for [`LINK`]. It counts only for a browser or link that `bound` identifies.
+    ///
+    /// It is sealed rather than stored, so showing a page writes nothing to the database.
+    pub(crate) fn form_token(&self, page: &str, bound: &str) -> String {
+        let until = (store::now() + LINK).timestamp_millis().to_string();
+        sealed_text(&self.key, &["form", page, bound], &until)
+    }
+
+    /// Whether a form token was made for this page and this `bound`, is in time, and was not used before. It is used then.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn use_form_token(
+        &self,
+        page: &str,
+        bound: &str,
+        token: &str,
+    ) -> store::Result<bool> {
+        let opened = opened_text(&self.key, &["form", page, bound], token.as_bytes());
+        let until = opened.and_then(|(until, _)| until.parse().ok());
+        if until.is_none_or(|until: i64| until <= store::now().timestamp_millis()) {
+            return Ok(false);
+        }
+        self.put(Kind::Form, token, &()).await
+    }
+
     fn may_be(&self, kind: Kind, secret: &str) -> bool {
         let is_ours = || opened_text(&self.key, &["secret", kind.name()], secret.as_bytes());
         !kind.is_ours() || is_ours().is_some()
@@ -195,7 +224,7 @@ impl Tickets {
 }
 
 /// What the database knows a secret by.
-pub(crate) fn digest(secret: &str) -> String {
+pub(crate) fn digest(secret: impl AsRef<[u8]>) -> String {
     hex::encode(Sha256::digest(secret))
 }
 
@@ -248,5 +277,29 @@ mod tests {
         assert_eq!(tickets.open(&link).as_deref(), Some("server"));
         assert!(tickets.put(Kind::Used, &link, &()).await.expect("noted"));
         assert!(!tickets.put(Kind::Used, &link, &()).await.expect("known"));
+    }
+
+    #[tokio::test]
+    async fn a_form_token_is_for_one_post_of_its_own_form() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let token = tickets.form_token("/login/a", "session");
+        let used = async |page, bound, token: &str| {
+            let used = tickets.use_form_token(page, bound, token).await;
+            used.expect("an answer")
+        };
+        for (page, bound, token) in [
+            ("/login/a", "session", ""),
+            ("/login/a", "session", "guess"),
+            ("/login/b", "session", &*token),
+            ("/login/a", "another", &*token),
+            ("/login/a", "", &*token),
+            ("/login/a", "session", &*tickets.seal("9999999999999")),
+        ] {
+            assert!(!used(page, bound, token).await, "{page} {bound} {token}");
+        }
+        assert!(used("/login/a", "session", &token).await);
+        assert!(!used("/login/a", "session", &token).await, "a second time");
+        let old = sealed_text(&tickets.key, &["form", "/login/a", "session"], "1");
+        assert!(!used("/login/a", "session", &old).await, "too old");
     }
 }

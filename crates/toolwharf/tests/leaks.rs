@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Setup, scripted};
+use common::{
+    Setup, scripted,
+    session::{PAGE_SECRET, Session},
+};
 use kept::Kept;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Issuer, Peer, Process, wait_for};
@@ -293,16 +296,8 @@ async fn nothing_that_people_sign_in_with_leaks() {
     let opaque: Value =
         serde_json::from_slice(&endpoint.post_with(&kind, form).await.body).unwrap();
     let opaque = opaque["access_token"].as_str().unwrap().to_owned();
-    let form = [kind[0], ("origin", resource.as_str())];
-    let entered = format!("key={}", gateway.token());
-    let entered = gateway.at("/sign-in").post_with(&form, entered).await;
-    let cookie = entered
-        .header("set-cookie")
-        .unwrap()
-        .split([';', '='])
-        .nth(1)
-        .unwrap()
-        .to_owned();
+    let session = Session::enter(&gateway, &gateway.token()).await;
+    let (_, cookie) = session.cookie.split_once('=').unwrap();
 
     let mut answers = String::new();
     for token in [&good, &opaque] {
@@ -333,7 +328,7 @@ async fn nothing_that_people_sign_in_with_leaks() {
     );
     let reply = gateway
         .at("/api/v1/calls")
-        .get(&[("cookie", &signed_in)])
+        .get(&[("cookie", &signed_in), (PAGE_SECRET, &session.secret)])
         .await;
     assert_eq!(reply.status, 200);
     answers += &reply.collect(DEADLINE).await.text();
@@ -355,7 +350,8 @@ async fn nothing_that_people_sign_in_with_leaks() {
         part(&expired),
         opaque,
         own.to_owned(),
-        cookie,
+        cookie.to_owned(),
+        session.secret.clone(),
         "canary-unknown-5b0e".to_owned(),
     ] {
         for (place, bytes) in &places {

@@ -11,15 +11,28 @@ use browser::{Browser, ENTER};
 use common::{
     Gateway, Setup,
     cli::{said, toolwharf},
+    session::{PAGE_SECRET, Session, begin, come_back, enter, post, token},
 };
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
+
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Issuer, RawClient, Reply, wait_for};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinSet,
+};
 
-/// The status of a request that a script of the page makes, with the cookie and nothing else.
-const STATUS: &str = "fetch('/api/v1/status').then((reply) => { window.got = reply.status; })";
+/// The status of a request that a script of the page makes, with the cookie and what the page keeps.
+const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
+                      .then((reply) => { window.got = reply.status; })";
 /// The same for one that changes something.
 const PUT: &str = "fetch('/api/v1/projects/made', { method: 'PUT', body: '{}', headers: { 'content-type': 'application/json', \
-                   'x-requested-with': 'toolwharf' } }).then((reply) => { window.got = reply.status; })";
+                   'x-requested-with': 'toolwharf', 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
+                   .then((reply) => { window.got = reply.status; })";
 
 /// What a script of the page gets.
 async fn got(browser: &Browser, script: &str) -> Value {
@@ -39,24 +52,6 @@ async fn json_of(reply: impl Future<Output = Reply>) -> Value {
     let reply = reply.await;
     assert!(reply.status.is_success(), "{}", reply.text());
     serde_json::from_slice(&reply.body).unwrap()
-}
-
-/// Signs in with a key, as the page's form does; the answer.
-async fn enter(gateway: &Gateway, key: &str, origin: &str) -> Reply {
-    let headers = [
-        ("content-type", "application/x-www-form-urlencoded"),
-        ("origin", origin),
-    ];
-    gateway
-        .at("/sign-in")
-        .post_with(&headers, format!("key={key}&next=/chat"))
-        .await
-}
-
-fn cookie(reply: &Reply) -> String {
-    let set = reply.header("set-cookie").unwrap();
-    assert!(set.contains("; HttpOnly; SameSite=Strict"), "{set}");
-    set.split(';').next().unwrap().to_owned()
 }
 
 #[tokio::test]
@@ -128,7 +123,10 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     register(&issuer, &gateway).await;
     let browser = Browser::open().await;
     browser.go(&format!("{}/sign-in", gateway.url)).await;
-    browser.click("a.button").await;
+    browser.click("button.issuer").await;
+    browser
+        .wait("document.querySelector('[name=account]')")
+        .await;
     browser
         .type_into("[name=account]", &format!("ann{ENTER}"))
         .await;
@@ -139,36 +137,46 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     assert_eq!(got(&browser, PUT).await, 201);
 
     // Somebody without a role is told so, and a refusal is the issuer's own words.
+    let url = &gateway.url;
     for (account, deny, said) in [
         ("eve", false, "user:corp:eve"),
         ("ann", true, "access_denied"),
     ] {
-        let (begun, waiting) = begin(&gateway).await;
+        let (begun, tab) = begin(&gateway, "corp", url).await;
         let back = issuer.browse(&begun, account, deny).await;
-        let reply = come_back(back["location"].as_str().unwrap(), &waiting).await;
+        let reply = come_back(&gateway, back["location"].as_str().unwrap(), &tab, url).await;
         assert!(
             reply.header("set-cookie").is_none() && reply.text().contains(said),
             "{}",
             reply.text()
         );
     }
-    // An answer counts once, in the browser that began, and with the state that it began with.
-    let (begun, waiting) = begin(&gateway).await;
+    // An answer counts once, in the tab that began, and with the state that it began with.
+    let (begun, tab) = begin(&gateway, "corp", url).await;
     let back = issuer.sign_in(&begun, "ann").await;
     let wrong = back.replace("state=", "state=0");
-    for (place, cookie) in [
-        (&back, "toolwharf-sign-in=stolen"),
-        (&back, &waiting),
-        (&wrong, &waiting),
-    ] {
-        let reply = come_back(place, cookie).await;
+    let foreign = come_back(&gateway, &back, &tab, issuer.url()).await;
+    assert_eq!(foreign.status, 403, "{}", foreign.text());
+    for (place, tab) in [(&back, "stolen"), (&back, &*tab), (&wrong, &*tab)] {
+        let reply = come_back(&gateway, place, tab, url).await;
         assert_eq!(reply.status, 400);
         assert!(
-            reply.text().contains("began in another browser"),
+            reply.text().contains("began in another tab"),
             "{}",
             reply.text()
         );
     }
+    // Its redirect alone signs nobody in, whatever cookies come along.
+    let (begun, tab) = begin(&gateway, "corp", url).await;
+    let back = issuer.sign_in(&begun, "ann").await;
+    let cookies = format!("toolwharf-sign-in={tab}");
+    let shown = RawClient::new(&back).get(&[("cookie", &cookies)]).await;
+    let shown = shown.collect(DEADLINE).await;
+    assert!(shown.header("set-cookie").is_none());
+    let tabs = come_back(&gateway, &back, &tab, url).await;
+    assert_eq!(tabs.status, 200, "{}", tabs.text());
+    let there = Session::of(&tabs).get(gateway.at("/api/v1/status")).await;
+    assert_eq!(there.status, 200, "{}", there.text());
     browser.quit().await;
 }
 
@@ -188,31 +196,6 @@ async fn register(issuer: &Issuer, gateway: &Gateway) {
     let client = json!({ "client_id": "wharf", "redirect_uris": [redirect] });
     issuer.set(json!({ "clients": [client] })).await;
     issuer.rotate().await;
-}
-
-/// Where the gateway sends a browser, and the cookie that it has to bring back.
-async fn begin(gateway: &Gateway) -> (String, String) {
-    let reply = gateway
-        .at("/sign-in/with/corp?next=//evil.example")
-        .get(&[])
-        .await;
-    assert_eq!(reply.status, 303);
-    let cookie = reply
-        .header("set-cookie")
-        .unwrap()
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-    (reply.header("location").unwrap().to_owned(), cookie)
-}
-
-async fn come_back(place: &str, cookie: &str) -> Reply {
-    RawClient::new(place)
-        .get(&[("cookie", cookie)])
-        .await
-        .collect(DEADLINE)
-        .await
 }
 
 /// Whatever another page does with the cookie of somebody who is signed in, nothing happens.
@@ -247,9 +230,9 @@ async fn a_page_of_another_origin_can_do_nothing() {
         assert_eq!(got(&browser, &script).await, "");
     }
     // As the browser sends it, and as one that says less does.
-    let cookie = cookie(&enter(&gateway, &gateway.token(), url).await);
+    let session = Session::enter(&gateway, &gateway.token()).await;
     let ask = async |headers: &[(&str, &str)]| {
-        let with = [&[("cookie", cookie.as_str())], headers].concat();
+        let with = [&session.headers()[..], headers].concat();
         let reply = gateway
             .at("/api/v1/browser-links")
             .post_with(&with, "{}")
@@ -276,52 +259,361 @@ async fn a_page_of_another_origin_can_do_nothing() {
     }
     let read = gateway
         .at("/api/v1/status")
-        .get(&[("cookie", &cookie), ("sec-fetch-site", "same-site")])
+        .get(&[&session.headers()[..], &[("sec-fetch-site", "same-site")]].concat())
         .await;
     assert_eq!(read.status, 403);
-    // MCP takes no cookie, and nobody is signed in by a foreign form.
+    // MCP takes no session, and nobody is signed in by a foreign form.
     let tools = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let closed = Setup::new().settings("require_key = true").serve().await;
-    let there = enter(&closed, &closed.token(), &closed.url).await;
-    let there = there
-        .header("set-cookie")
-        .unwrap()
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-    let reply = closed
-        .client()
-        .post_with(&[("cookie", &there)], tools)
-        .await;
+    let there = Session::enter(&closed, &closed.token()).await;
+    let reply = closed.client().post_with(&there.headers(), tools).await;
     assert_eq!(reply.status, 401);
-    assert_eq!(
-        enter(&gateway, &gateway.token(), issuer.url()).await.status,
-        403
-    );
-    let projects = gateway.at("/api/v1/projects").with("cookie", &cookie);
-    let projects = json_of(async { projects.get(&[]).await.collect(DEADLINE).await }).await;
-    assert_eq!(projects["projects"], json!([]));
+    let key = format!("key={}", gateway.token());
+    assert_eq!(enter(&gateway, &key, issuer.url()).await.status, 403);
+    let projects = session.get(gateway.at("/api/v1/projects"));
+    assert_eq!(json_of(projects).await["projects"], json!([]));
     browser.quit().await;
+}
+
+/// A form's token is good once, and needed.
+#[tokio::test]
+async fn a_sign_in_form_is_sent_once_and_only_from_its_own_page() {
+    let gateway = Setup::new().serve().await;
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("origin", gateway.url.as_str()),
+    ];
+    let key = gateway.token();
+    let send = async |token: &str| {
+        let body = format!("key={key}&form={token}");
+        gateway.at("/sign-in").post_with(&headers, body).await
+    };
+    let token = token(gateway.at("/sign-in")).await;
+    for missing in ["", "guess"] {
+        let refused = send(missing).await;
+        assert_eq!(refused.status, 403, "{}", refused.text());
+        assert!(refused.header("set-cookie").is_none());
+    }
+    assert_eq!(send(&token).await.status, 200);
+    let replayed = send(&token).await;
+    assert_eq!(replayed.status, 403, "{}", replayed.text());
+    assert!(
+        replayed.text().contains("sent before"),
+        "{}",
+        replayed.text()
+    );
+    assert!(replayed.header("set-cookie").is_none());
+    // The answer has another token, so that the page can go on.
+    let told: Value = serde_json::from_slice(&replayed.body).unwrap();
+    assert_eq!(send(told["form"].as_str().unwrap()).await.status, 200);
+    // The other forms of the page.
+    let gone = post(
+        &gateway,
+        "/sign-in",
+        &format!("link=x&form={token}&"),
+        &gateway.url,
+    )
+    .await;
+    assert_eq!(gone.status, 401, "{}", gone.text());
+}
+
+/// A page of another port, and the server behind it, have whatever the browser sends them, which is the cookie. Nothing of the gateway
+/// takes it.
+#[tokio::test]
+async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it() {
+    let gateway = Setup::new().serve().await;
+    let url = &gateway.url;
+    let port = url.rsplit(':').next().unwrap().to_owned();
+    let browser = Browser::open().await;
+    browser.go(&link(&gateway.logged("/sign-in#").await)).await;
+    browser.wait("location.pathname === '/servers'").await;
+    assert_eq!(got(&browser, STATUS).await, 200);
+    let secret = browser
+        .eval("localStorage.getItem('toolwharf-session')")
+        .await;
+    let secret = secret.as_str().unwrap().to_owned();
+
+    let mut stolen = None;
+    for (bind, host) in [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("127.0.0.1", "localhost"),
+        ("::1", "[::1]"),
+    ] {
+        let thief = Thief::listen(bind).await;
+        let page = format!("http://{host}:{}", thief.port);
+        browser.go(&page).await;
+        // The page's own requests, and what its storage has.
+        assert_eq!(
+            browser
+                .eval("localStorage.getItem('toolwharf-session')")
+                .await,
+            Value::Null
+        );
+        for (path, init) in [
+            ("/api/v1/status", "{ credentials: 'include' }"),
+            ("/api/v1/events", "{ credentials: 'include' }"),
+            (
+                "/api/v1/keys",
+                "{ method: 'POST', body: '{\"name\":\"stolen\"}', mode: 'no-cors', credentials: 'include' }",
+            ),
+            (
+                "/api/v1/status",
+                "{ credentials: 'include', headers: { 'toolwharf-session': 'x' } }",
+            ),
+            ("/sign-in", "{ credentials: 'include' }"),
+            (
+                "/sign-out",
+                "{ method: 'POST', mode: 'no-cors', credentials: 'include' }",
+            ),
+        ] {
+            let script = format!(
+                "fetch('{url}{path}', {init}).then((reply) => reply.text().then((text) => {{ window.got = text; }}), () => {{ window.got = ''; }})"
+            );
+            assert_eq!(got(&browser, &script).await, "", "{page}: {path}");
+        }
+        // It is framed nowhere, and a window that it opens is not its own.
+        let seen = thief.requests();
+        assert!(!seen.is_empty());
+        assert!(!seen.iter().any(|request| request.contains(&secret)));
+        if let Some(cookie) = seen.iter().find_map(|request| cookie_of(request, &port)) {
+            stolen = Some(cookie);
+        }
+    }
+    // What the issue is about: the server behind another port of the same host got the cookie.
+    let stolen = stolen.expect("a browser sends a cookie to every port of its host");
+
+    // From its back end it forges every header that a browser would send, and tries all that there is.
+    let forged = |more: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+        let mut headers = vec![
+            ("cookie", stolen.clone()),
+            ("origin", url.clone()),
+            ("referer", format!("{url}/servers")),
+            ("x-requested-with", "toolwharf".to_owned()),
+            ("sec-fetch-site", "same-origin".to_owned()),
+            ("sec-fetch-mode", "cors".to_owned()),
+            ("content-type", "application/json".to_owned()),
+        ];
+        headers.extend(
+            more.iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
+        headers
+    };
+    let value = stolen.split_once('=').unwrap().1.to_owned();
+    let own = Session::enter(&gateway, &gateway.token()).await;
+    for guess in [
+        None,
+        Some(""),
+        Some("guess"),
+        Some(&*value),
+        Some(&*own.secret),
+    ] {
+        let guess: Vec<_> = guess
+            .map(|guess| (PAGE_SECRET, guess))
+            .into_iter()
+            .collect();
+        let headers = forged(&guess);
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
+        for (method, path, body) in [
+            ("GET", "/api/v1/status", ""),
+            ("GET", "/api/v1/events", ""),
+            ("GET", "/api/v1/mcp/servers", ""),
+            ("GET", "/api/v1/keys", ""),
+            ("GET", "/api/v1/projects", ""),
+            ("POST", "/api/v1/keys", r#"{"name":"stolen"}"#),
+            ("POST", "/api/v1/browser-links", "{}"),
+            ("POST", "/api/v1/chat", r#"{"message":"hi"}"#),
+            ("POST", "/api/v1/mcp/servers/x/call", "{}"),
+            ("PUT", "/api/v1/projects/stolen", "{}"),
+        ] {
+            let method = http::Method::from_bytes(method.as_bytes()).unwrap();
+            let reply = gateway.at(path).send(method.clone(), &headers, body).await;
+            assert_eq!(reply.status, 401, "{method} {path} {guess:?}");
+        }
+        // Pages that are open to everybody tell nothing of the session, and a sign-in takes a key or a link.
+        for path in [
+            "/",
+            "/servers",
+            "/sign-in",
+            "/sign-in/callback",
+            "/docs",
+            "/openapi.json",
+        ] {
+            let page = gateway.at(path).send(http::Method::GET, &headers, "").await;
+            let page = page.collect(DEADLINE).await;
+            assert!(page.header("set-cookie").is_none(), "{path}");
+            assert!(!page.text().contains(&secret), "{path}");
+        }
+        let token = token(gateway.at("/sign-in")).await;
+        for (path, form) in [
+            ("/sign-in", format!("form={token}")),
+            ("/sign-in", format!("key={value}&form={token}")),
+            ("/sign-in", format!("link={value}&form={token}")),
+            (
+                "/sign-in/callback",
+                format!("state={value}&code=x&browser={value}"),
+            ),
+        ] {
+            let reply = gateway.at(path).post_with(&headers, form).await;
+            assert!(reply.status.is_client_error(), "{path}: {}", reply.text());
+            assert!(reply.header("set-cookie").is_none());
+            assert!(!reply.text().contains("\"session\""), "{}", reply.text());
+        }
+        // It cannot even end the session.
+        gateway.at("/sign-out").post_with(&headers, "").await;
+    }
+    let closed = Setup::new().settings("require_key = true").serve().await;
+    let headers = forged(&[]);
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let tools = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+    assert_eq!(closed.client().post_with(&headers, tools).await.status, 401);
+
+    // The cookie of somebody else, which any port can set, does not bring the page's requests into that one's session.
+    browser.go(url).await;
+    browser.wait("location.pathname === '/servers'").await;
+    assert_eq!(got(&browser, STATUS).await, 200);
+    let there = Thief::listen("127.0.0.1").await;
+    let fixed = format!("{}; Path=/api; HttpOnly", own.cookie);
+    there.set_cookie(&fixed);
+    browser
+        .go(&format!("http://127.0.0.1:{}", there.port))
+        .await;
+    browser.go(&format!("{url}/servers")).await;
+    browser.wait("location.pathname === '/sign-in'").await;
+    assert_eq!(got(&browser, STATUS).await, 401);
+    browser.quit().await;
+}
+
+/// A session survives a reload, its event stream works, and signing out removes it.
+#[tokio::test]
+async fn the_console_goes_on_over_reloads_and_tabs_and_hears_events() {
+    let gateway = Setup::new().serve().await;
+    let browser = Browser::open().await;
+    browser.go(&link(&gateway.logged("/sign-in#").await)).await;
+    browser.wait("location.pathname === '/servers'").await;
+    let thief = Thief::listen("127.0.0.1").await;
+    browser
+        .go(&format!("http://127.0.0.1:{}", thief.port))
+        .await;
+    browser.go(&format!("{}/servers", gateway.url)).await;
+    browser
+        .wait("document.body.innerText.includes('Sign out') && location.pathname === '/servers'")
+        .await;
+    let admin = gateway
+        .at("/api/v1/mcp/servers")
+        .with("authorization", &format!("Bearer {}", gateway.token()));
+    let made = admin
+        .post(r#"{"name":"heard","command":"true","enabled":false}"#)
+        .await;
+    assert!(made.status.is_success(), "{}", made.text());
+    browser
+        .wait("document.body.innerText.includes('heard')")
+        .await;
+    assert_eq!(got(&browser, STATUS).await, 200);
+    // Signing out removes the secret.
+    browser
+        .eval("[...document.querySelectorAll('button')].find((one) => one.textContent.includes('Sign out')).click()")
+        .await;
+    browser.wait("location.pathname === '/sign-in'").await;
+    assert_eq!(
+        browser
+            .eval("localStorage.getItem('toolwharf-session')")
+            .await,
+        Value::Null
+    );
+    browser.quit().await;
+}
+
+/// A server on another port, which keeps what browsers send it.
+struct Thief {
+    port: u16,
+    seen: Arc<Mutex<Vec<String>>>,
+    cookie: Arc<Mutex<Option<String>>>,
+    _serving: JoinSet<()>,
+}
+
+impl Thief {
+    async fn listen(ip: &str) -> Self {
+        let ip: IpAddr = ip.parse().unwrap();
+        let listener = TcpListener::bind((ip, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::<Mutex<Vec<String>>>::default();
+        let cookie = Arc::<Mutex<Option<String>>>::default();
+        let (kept, set) = (seen.clone(), cookie.clone());
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let mut request = vec![0; 16 << 10];
+                let Ok(read) = socket.read(&mut request).await else {
+                    continue;
+                };
+                let text = String::from_utf8_lossy(&request[..read]).into_owned();
+                kept.lock().unwrap().push(text);
+                let set = set.lock().unwrap().clone();
+                let set = set.map_or_else(String::new, |set| format!("set-cookie: {set}\r\n"));
+                let body = "<!doctype html><title>thief</title><p>A page of another port.";
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n{set}connection: close\r\n\r\n",
+                    body.len()
+                );
+                // A browser that went away wants no answer.
+                let _ = socket.write_all(format!("{head}{body}").as_bytes()).await;
+            }
+        });
+        Self {
+            port,
+            seen,
+            cookie,
+            _serving: serving,
+        }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    fn set_cookie(&self, cookie: &str) {
+        *self.cookie.lock().unwrap() = Some(cookie.to_owned());
+    }
+}
+
+/// The gateway's cookie among those of a request.
+fn cookie_of(request: &str, port: &str) -> Option<String> {
+    let name = format!("toolwharf-{port}=");
+    let mut lines = request.lines();
+    let cookies = lines.find_map(|line| line.strip_prefix("Cookie: "))?;
+    let mut cookies = cookies.split("; ");
+    cookies
+        .find(|cookie| cookie.starts_with(&name))
+        .map(str::to_owned)
 }
 
 #[tokio::test]
 async fn signing_out_ends_the_session() {
     let gateway = Setup::new().serve().await;
     let url = gateway.url.clone();
-    let signed_in = enter(&gateway, &gateway.token(), &url).await;
-    assert_eq!(signed_in.status, 200);
-    let cookie = cookie(&signed_in);
+    let session = Session::enter(&gateway, &gateway.token()).await;
     let status = async || {
-        let client = gateway.at("/api/v1/status").with("cookie", &cookie);
-        client.get(&[]).await.status.as_u16()
+        let reply = session.get(gateway.at("/api/v1/status")).await;
+        reply.status.as_u16()
     };
     assert_eq!(status().await, 200);
     let out = gateway.at("/sign-out");
-    assert_eq!(out.post_with(&[("cookie", &cookie)], "").await.status, 403);
-    let reply = out
-        .post_with(&[("cookie", &cookie), ("origin", &url)], "")
-        .await;
+    assert_eq!(out.post_with(&session.headers(), "").await.status, 403);
+    // Without the page's secret the session stays.
+    let origin = ("origin", url.as_str());
+    let alone = [("cookie", session.cookie.as_str()), origin];
+    assert_eq!(out.post_with(&alone, "").await.status, 204);
+    assert_eq!(status().await, 200);
+    let own = [&session.headers()[..], &[origin]].concat();
+    let reply = out.post_with(&own, "").await;
     assert!(reply.header("set-cookie").unwrap().contains("Max-Age=0"));
     wait_for("the end", DEADLINE, async || status().await == 401).await;
 }
@@ -350,14 +642,7 @@ async fn open_gives_the_browser_a_page_that_leads_to_the_link() {
     let html = std::fs::read_to_string(&page).unwrap();
     let (_, rest) = html.split_once("/sign-in#").unwrap();
     let link = rest.split('"').next().unwrap();
-    let form = [
-        ("content-type", "application/x-www-form-urlencoded"),
-        ("origin", &gateway.url),
-    ];
-    let entered = gateway
-        .at("/sign-in")
-        .post_with(&form, format!("link={link}"))
-        .await;
+    let entered = enter(&gateway, &format!("link={link}"), &gateway.url).await;
     assert_eq!(entered.status, 200);
-    cookie(&entered);
+    Session::of(&entered);
 }

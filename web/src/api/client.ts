@@ -1,4 +1,5 @@
-// The REST API, typed by docs/openapi.json. The session is the browser's cookie.
+// The REST API, typed by docs/openapi.json. A session is the browser's cookie together with a page secret. Browsers send the cookie to every
+// port of this host; the secret is in this origin's storage, where only its own pages read it.
 import createClient from "openapi-fetch";
 
 import type { components, paths } from "./schema";
@@ -21,8 +22,14 @@ export class ApiError extends Error {
   }
 }
 
-/** Whatever changes something has to say that a script of the page sends it. */
-export const BY_SCRIPT = { "x-requested-with": "toolwharf" };
+/** Where `/sign-in` keeps the page secret, and the header that brings it back. All tabs share it. */
+const SESSION = "toolwharf-session";
+
+/** What each request has to show: that a script of this origin makes it, with the secret of this origin's session. */
+function credentials(): Record<string, string> {
+  const secret = localStorage.getItem(SESSION);
+  return { "x-requested-with": "toolwharf", ...(secret ? { [SESSION]: secret } : {}) };
+}
 
 /** Goes to the page that signs in, which comes back here. */
 export function signIn(): never {
@@ -31,7 +38,22 @@ export function signIn(): never {
   throw new ApiError("signing in", 401);
 }
 
-export const api = createClient<paths>({ baseUrl: location.origin, headers: BY_SCRIPT });
+export const api = createClient<paths>({ baseUrl: location.origin });
+// Read for each request: another tab may have signed in or out.
+api.use({
+  onRequest({ request }) {
+    for (const [name, value] of Object.entries(credentials())) request.headers.set(name, value);
+    return request;
+  },
+});
+
+/** Ends the session, for all tabs. */
+export async function signOut(): Promise<void> {
+  const left = await fetch("/sign-out", { method: "POST", headers: credentials() }).catch(() => undefined);
+  if (!left?.ok) throw new ApiError("You are still signed in: Toolwharf does not answer. Try again.", left?.status ?? 0);
+  localStorage.removeItem(SESSION);
+  location.assign("/sign-in");
+}
 
 type Answer<T> = { data?: T; error?: unknown; response: Response };
 
@@ -59,7 +81,7 @@ export function problem(status: number, body: unknown): ApiError {
 export async function request(path: string, init: RequestInit & { json?: unknown } = {}): Promise<Response> {
   const { json, ...rest } = init;
   const body = json === undefined ? rest.body : JSON.stringify(json);
-  const headers = { ...BY_SCRIPT, ...(json === undefined ? {} : { "content-type": "application/json" }), ...rest.headers };
+  const headers = { ...credentials(), ...(json === undefined ? {} : { "content-type": "application/json" }), ...rest.headers };
   let response: Response;
   try {
     response = await fetch(path, { ...rest, body, headers });

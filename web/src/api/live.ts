@@ -2,7 +2,8 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 
-import type { Call, Server } from "./client";
+import { ApiError, request, type Call, type Server } from "./client";
+import { events, type StreamEvent } from "./sse";
 
 /** `connecting` at first; `polling` where the gateway has no stream; `lost` while it does not answer. */
 export type Liveness = "connecting" | "live" | "polling" | "lost";
@@ -34,42 +35,83 @@ export function onCall(listener: (call: Call) => void): () => void {
   return () => void callListeners.delete(listener);
 }
 
+/** Waits before the next attempt, in milliseconds: doubled after each one that fails. */
+const [MIN_BACKOFF_MS, MAX_BACKOFF_MS] = [500, 15_000];
+
 export function follow(client: QueryClient): () => void {
-  const source = new EventSource("/api/v1/events");
+  const over = new AbortController();
+  void stay(client, over.signal);
+  return () => over.abort();
+}
+
+/** Keeps the stream open until `over`. */
+async function stay(client: QueryClient, over: AbortSignal) {
   let opened = false;
-  source.onopen = () => {
-    opened = true;
-    become("live");
-    // Whatever happened while nothing was heard.
-    void client.invalidateQueries();
-  };
-  source.onerror = () => {
-    if (!opened && source.readyState === EventSource.CLOSED) become("polling");
-    else become("lost");
-    if (opened && source.readyState === EventSource.CLOSED) {
-      // Refused for good: a session that ended says so with the next request.
-      become("polling");
+  let backoff = MIN_BACKOFF_MS;
+  let last: string | undefined;
+  while (!over.aborted) {
+    try {
+      const response = await request("/api/v1/events", { headers: { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) }, signal: over });
+      opened = true;
+      backoff = MIN_BACKOFF_MS;
+      become("live");
+      // Whatever happened while nothing was heard.
       void client.invalidateQueries();
+      for await (const event of events(response)) {
+        last = event.id ?? last;
+        take(client, event);
+      }
+    } catch (error) {
+      if (over.aborted) return;
+      const status = error instanceof ApiError ? error.status : 0;
+      // A session that ended: `request` is on its way to the page that signs in.
+      if (status === 401) return;
+      if (status >= 400) {
+        // Refused, such as a stream too many: pages ask by themselves until it is let in.
+        become("polling");
+        if (opened) void client.invalidateQueries();
+        if (status === 404) return;
+      } else become("lost");
     }
-  };
-  const on = <T,>(name: string, take: (data: T) => void) =>
-    source.addEventListener(name, (event) => take(JSON.parse((event as MessageEvent<string>).data) as T));
-  on<Server>("server", (told) => {
-    const server = seen(told);
-    client.setQueryData<Server[]>(["servers"], (all) => {
-      if (!all) return all;
-      const at = all.findIndex((one) => one.id === server.id);
-      return at < 0 ? [...all, server] : all.with(at, { ...all[at], ...server });
-    });
-    client.setQueryData<Server>(["server", server.id!], (old) => (old ? { ...old, ...server } : old));
+    if (over.aborted) return;
+    if (liveness === "live") become("lost");
+    await pause(backoff * (0.5 + Math.random() / 2), over);
+    backoff = Math.min(backoff * 2, MAX_BACKOFF_MS);
+  }
+}
+
+const pause = (ms: number, over: AbortSignal) =>
+  new Promise<void>((done) => {
+    const timer = setTimeout(done, ms);
+    over.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
   });
-  on<{ id: string }>("server_removed", ({ id }) => {
-    client.setQueryData<Server[]>(["servers"], (all) => all?.filter((one) => one.id !== id));
-    void client.invalidateQueries({ queryKey: ["server", id] });
-  });
-  on<{ id: string }>("tools", () => void client.invalidateQueries({ queryKey: ["tools"] }));
-  on<Call>("call", (call) => callListeners.forEach((listener) => listener(call)));
-  on("replicas", () => void client.invalidateQueries({ queryKey: ["replicas"] }));
-  on("calls_skipped", () => void client.invalidateQueries({ queryKey: ["calls"] }));
-  return () => source.close();
+
+/** Puts what an event brings into the cache. */
+function take(client: QueryClient, { event, data }: StreamEvent) {
+  const told: unknown = JSON.parse(data);
+  switch (event) {
+    case "server": {
+      const server = seen(told as Server);
+      client.setQueryData<Server[]>(["servers"], (all) => {
+        if (!all) return all;
+        const at = all.findIndex((one) => one.id === server.id);
+        return at < 0 ? [...all, server] : all.with(at, { ...all[at], ...server });
+      });
+      client.setQueryData<Server>(["server", server.id!], (old) => (old ? { ...old, ...server } : old));
+      return;
+    }
+    case "server_removed": {
+      const { id } = told as { id: string };
+      client.setQueryData<Server[]>(["servers"], (all) => all?.filter((one) => one.id !== id));
+      return void client.invalidateQueries({ queryKey: ["server", id] });
+    }
+    case "tools":
+      return void client.invalidateQueries({ queryKey: ["tools"] });
+    case "call":
+      return callListeners.forEach((listener) => listener(told as Call));
+    case "replicas":
+      return void client.invalidateQueries({ queryKey: ["replicas"] });
+    case "calls_skipped":
+      return void client.invalidateQueries({ queryKey: ["calls"] });
+  }
 }

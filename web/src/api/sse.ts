@@ -1,5 +1,5 @@
-// Event streams of answers to requests that `EventSource` cannot make (a POST, or one that must not reconnect).
-export type StreamEvent = { event: string; data: string };
+// Event streams. `EventSource` is not used: it cannot send the page secret.
+export type StreamEvent = { event: string; data: string; id?: string };
 
 /** The events of a response, in order. A line may come in pieces. */
 export async function* events(response: Response): AsyncGenerator<StreamEvent> {
@@ -7,6 +7,7 @@ export async function* events(response: Response): AsyncGenerator<StreamEvent> {
   let rest = "";
   let event = "message";
   let data: string[] = [];
+  let id: string | undefined;
   try {
     for (;;) {
       const { done, value } = await reader.read();
@@ -15,11 +16,12 @@ export async function* events(response: Response): AsyncGenerator<StreamEvent> {
       rest = lines.pop()!;
       for (const line of lines.map((line) => line.replace(/\r$/, ""))) {
         if (line === "") {
-          if (data.length) yield { event, data: data.join("\n") };
+          if (data.length) yield { event, data: data.join("\n"), ...(id === undefined ? {} : { id }) };
           event = "message";
           data = [];
         } else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
         else if (line.startsWith("event:")) event = line.slice(6).trim();
+        else if (line.startsWith("id:")) id = line.slice(3).trim();
       }
     }
   } finally {

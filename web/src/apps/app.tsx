@@ -8,6 +8,7 @@ import type { Definition } from "@/api/tools";
 import { run, type Ended, type Result } from "@/pages/tools/run";
 import { Button } from "@/ui/button";
 import { pretty } from "@/ui/json";
+import { openOutside } from "@/ui/outside";
 import { useTheme } from "@/ui/media";
 import { message, Notice, Skeleton } from "@/ui/parts";
 import { isForApps, Refusal, sandbox, talk } from "./host";
@@ -125,11 +126,7 @@ function Framed({ server, definition, args, result, cancelled, onMessage, onCont
         return ask(server, "tools/call", { name, arguments: given });
       },
       read: (uri) => ask(server, "resources/read", { uri }),
-      async open(url) {
-        const allowed = await decided("The App wants to open a page", url, "Open it");
-        if (allowed) open(url, "_blank", "noopener,noreferrer");
-        return allowed;
-      },
+      open: (url) => openOutside(url, (url, warning) => decided("The App wants to open a page", warning ? `${url}\n\n${warning}` : url, "Open it")),
       say: (text) => (now.current.onMessage ?? setSaid)(text),
       tell: (text) => (now.current.onContext ?? setTold)(text),
       resize: (to) => setHeight(Math.min(MAX_HEIGHT_PX, Math.max(MIN_HEIGHT_PX, Math.ceil(to)))),

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// The state `TCP_LISTEN`.
 const LISTENS: &str = "0A";
@@ -28,13 +29,13 @@ impl fmt::Display for Holder {
 }
 
 /// `None`: it is not to be seen from here.
-pub(super) fn of(port: u16) -> Option<Holder> {
+pub(super) fn of(wanted: SocketAddrV4) -> Option<Holder> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).ok());
     let sockets: Vec<String> = tables
         .iter()
         .flatten()
         .flat_map(|table| table.lines().skip(1))
-        .filter_map(|line| listener(line, port))
+        .filter_map(|line| listener(line, wanted))
         .map(|inode| format!("socket:[{inode}]"))
         .collect();
     if sockets.is_empty() {
@@ -59,17 +60,22 @@ pub(super) fn of(port: u16) -> Option<Holder> {
     Some(Holder { pid, command })
 }
 
-/// The socket of a line, if it listens on this port where loopback is meant, too: `sl local remote state tx:rx tr:when
+/// The socket of a line, if it listens at this address or at all addresses: `sl local remote state tx:rx tr:when
 /// retrnsmt uid timeout inode`.
-fn listener(line: &str, port: u16) -> Option<&str> {
+fn listener(line: &str, wanted: SocketAddrV4) -> Option<&str> {
     let mut words = line.split_ascii_whitespace();
     let (address, local) = words.nth(1)?.split_once(':')?;
     let state = words.nth(1)?;
     let inode = words.nth(5)?;
-    // 127.0.0.1, or all addresses; those of IPv4 end ones of IPv6.
-    let here = address.ends_with("0100007F") || address.bytes().all(|digit| digit == b'0');
-    let fits = here && state == LISTENS && u16::from_str_radix(local, 16) == Ok(port);
+    // Addresses of IPv4 end ones of IPv6.
+    let here = address.ends_with(&hex(*wanted.ip())) || address.bytes().all(|digit| digit == b'0');
+    let fits = here && state == LISTENS && u16::from_str_radix(local, 16) == Ok(wanted.port());
     fits.then_some(inode)
+}
+
+/// An address as the kernel writes it: a number of this machine's byte order.
+fn hex(ip: Ipv4Addr) -> String {
+    format!("{:08X}", u32::from_ne_bytes(ip.octets()))
 }
 
 #[cfg(test)]
@@ -80,15 +86,21 @@ mod tests {
 
     #[test]
     fn a_listener_is_found_with_its_process() {
-        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+        for (address, ip) in [
+            ("127.0.0.1:0", [127, 0, 0, 1]),
+            ("127.0.0.2:0", [127, 0, 0, 2]),
+            ("0.0.0.0:0", [127, 0, 0, 2]),
+            ("[::]:0", [127, 0, 0, 1]),
+        ] {
             let listener = TcpListener::bind(address).unwrap();
             let port = listener.local_addr().unwrap().port();
-            let holder = of(port).unwrap();
+            let wanted = SocketAddrV4::new(ip.into(), port);
+            let holder = of(wanted).unwrap();
             assert_eq!(holder.pid, std::process::id(), "{address}");
             let own = fs::read_to_string("/proc/self/comm").unwrap();
             assert_eq!(holder.command, own.trim_end());
             drop(listener);
-            assert_eq!(of(port), None);
+            assert_eq!(of(wanted), None);
         }
     }
 
@@ -96,15 +108,20 @@ mod tests {
     fn other_lines_are_no_listeners() {
         let rest = "00000000:00000000 00:00000000 00000000     0        0 77 1 0 100 0 0 10 0";
         let line = |local: &str, state: &str| format!("   0: {local} 00000000:0000 {state} {rest}");
-        assert_eq!(listener(&line("0100007F:1F90", "0A"), 8080), Some("77"));
+        let wanted = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
+        assert_eq!(listener(&line("0100007F:1F90", "0A"), wanted), Some("77"));
         for (local, state) in [
             ("0100007F:1F91", "0A"),
             ("0100007F:1F90", "01"),
             ("0200007F:1F90", "0A"),
             ("0100007F", "0A"),
         ] {
-            assert_eq!(listener(&line(local, state), 8080), None, "{local} {state}");
+            assert_eq!(
+                listener(&line(local, state), wanted),
+                None,
+                "{local} {state}"
+            );
         }
-        assert_eq!(listener("", 8080), None);
+        assert_eq!(listener("", wanted), None);
     }
 }

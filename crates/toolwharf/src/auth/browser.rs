@@ -3,19 +3,34 @@
 //! Invariants: a cookie and a link are secrets of tickets ([`Tickets`]), so all replicas know them; a link is good once; a session of a key
 //! lasts no longer than the key, and one of an issuer's no longer than the settings of issuers stay as they are. A session that was used
 //! here is in memory, and forgotten within a second of its end at another replica. Whether a request may use its cookie at all is `gateway::Guard`'s to say.
+//!
+//! Browsers send a host's cookies to every port of that host, and any port can set them. So a session has a second secret, the page secret:
+//! only the response that opens the session contains it, and the page keeps it in its origin's storage and sends it as [`PAGE_SECRET`].
+//! The server keeps a digest of it. A page secret is good only with the cookie of the same session.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderName, header};
 use model::{OidcSettings, ProjectId};
 use serde::{Deserialize, Serialize};
 use store::Time;
 
 use super::{Principal, Role};
 use crate::tickets::{Kind, Tickets, digest};
+
+/// The header with which a page of this gateway proves that it belongs to the session of its cookie.
+pub(crate) const PAGE_SECRET: HeaderName = HeaderName::from_static("toolwharf-session");
+
+/// A session that was just opened.
+pub(crate) struct Opened {
+    /// The value of `Set-Cookie`.
+    pub(crate) cookie: String,
+    /// The page secret. Nothing tells it again.
+    pub(crate) page_secret: String,
+}
 
 /// The sessions of all browsers.
 pub(crate) struct Browsers {
@@ -38,6 +53,8 @@ struct Known {
 #[derive(Clone)]
 struct Session {
     who: Arc<Principal>,
+    /// The digest of the page secret.
+    page: String,
     until: Time,
 }
 
@@ -48,6 +65,9 @@ struct Kept {
     role: Option<Role>,
     projects: BTreeMap<ProjectId, Role>,
     rules: String,
+    /// The digest of the page secret. Links have none, and sessions of older versions have none and count for nothing.
+    #[serde(default)]
+    page: String,
 }
 
 impl Browsers {
@@ -70,26 +90,36 @@ impl Browsers {
             },
             secure,
             tickets,
-            rules: digest(&format!("{issuers:?}")),
+            rules: digest(format!("{issuers:?}")),
             known: Mutex::default(),
         }
     }
 
-    /// Opens a session; the value of `Set-Cookie`.
+    /// Opens a session.
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) async fn open(&self, who: &Principal) -> store::Result<String> {
-        let value = self.tickets.issue(Kind::Session, &self.kept(who)).await?;
-        Ok(self.set_cookie(&value, Kind::Session.lasts().as_secs()))
+    pub(crate) async fn open(&self, who: &Principal) -> store::Result<Opened> {
+        let page_secret = hex::encode(rand::random::<[u8; 32]>());
+        let kept = Kept {
+            page: digest(&page_secret),
+            ..self.kept(who)
+        };
+        let value = self.tickets.issue(Kind::Session, &kept).await?;
+        Ok(Opened {
+            cookie: self.set_cookie(&value, Kind::Session.lasts().as_secs()),
+            page_secret,
+        })
     }
 
-    /// Ends the session of these headers, if they have one; the value of `Set-Cookie`.
+    /// Ends the session of these headers, if they have its cookie and its page secret; the value of `Set-Cookie`, which makes the browser
+    /// forget the cookie in any case.
     ///
     /// # Errors
     /// Those of the database: it may go on.
     pub(crate) async fn close(&self, headers: &HeaderMap) -> store::Result<String> {
-        if let Some(value) = self.value(headers) {
+        let is_pages = self.principal(headers).await?.is_some();
+        if let Some(value) = self.value(headers).filter(|_| is_pages) {
             self.tickets.take::<Kept>(Kind::Session, value).await?;
             let mut known = self.known();
             known.ends += 1;
@@ -104,7 +134,7 @@ impl Browsers {
         format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
     }
 
-    /// Whose session that is, whether or not their key is still living.
+    /// Whose session that is, by cookie and page secret, whether or not their key is still living.
     ///
     /// # Errors
     /// Those of the database, if the session is not known here.
@@ -112,6 +142,30 @@ impl Browsers {
         &self,
         headers: &HeaderMap,
     ) -> store::Result<Option<Arc<Principal>>> {
+        let mut secrets = headers.get_all(PAGE_SECRET).into_iter();
+        let (Some(secret), None) = (secrets.next(), secrets.next()) else {
+            return Ok(None);
+        };
+        // Digests are compared: how long that takes says nothing about the secret.
+        let page = digest(secret.as_bytes());
+        let session = self.session(headers).await?;
+        let session = session.filter(|session| session.page == page);
+        Ok(session.map(|session| session.who))
+    }
+
+    /// Whose session that is by its cookie alone. Only for pages that are reached by navigation.
+    ///
+    /// # Errors
+    /// Those of the database, if the session is not known here.
+    pub(super) async fn by_cookie(
+        &self,
+        headers: &HeaderMap,
+    ) -> store::Result<Option<Arc<Principal>>> {
+        Ok(self.session(headers).await?.map(|session| session.who))
+    }
+
+    /// The session of a cookie.
+    async fn session(&self, headers: &HeaderMap) -> store::Result<Option<Session>> {
         let Some(value) = self.value(headers) else {
             return Ok(None);
         };
@@ -121,24 +175,22 @@ impl Browsers {
             (known.sessions.get(&digest).cloned(), known.ends)
         };
         if let Some(session) = session.filter(|session| session.until > store::now()) {
-            return Ok(Some(session.who));
+            return Ok(Some(session));
         }
         let read = self.tickets.read::<Kept>(Kind::Session, value).await?;
         let Some((kept, until)) = read else {
             return Ok(None);
         };
-        let Some(who) = self.living(kept) else {
+        let page = kept.page.clone();
+        let Some(who) = self.living(kept).filter(|_| !page.is_empty()) else {
             return Ok(None);
         };
-        let session = Session {
-            who: who.clone(),
-            until,
-        };
+        let session = Session { who, page, until };
         let mut known = self.known();
         if known.ends == ends {
-            known.remember(digest, session);
+            known.remember(digest, session.clone());
         }
-        Ok(Some(who))
+        Ok(Some(session))
     }
 
     /// The cookie's value, if headers have one of ours.
@@ -175,6 +227,7 @@ impl Browsers {
             role: who.role,
             projects: who.projects.clone(),
             rules: self.rules.clone(),
+            page: String::new(),
         }
     }
 
@@ -265,9 +318,18 @@ mod tests {
         (dir, Browsers::new(base, &BTreeMap::new(), tickets))
     }
 
-    fn headers(cookie: &str) -> HeaderMap {
-        let value = cookie.parse().expect("a cookie");
-        [(header::COOKIE, value)].into_iter().collect()
+    fn headers(cookie: &str, page_secret: &str) -> HeaderMap {
+        let cookie = cookie.parse().expect("a cookie");
+        let secret = page_secret.parse().expect("a header");
+        [(header::COOKIE, cookie), (PAGE_SECRET, secret)]
+            .into_iter()
+            .collect()
+    }
+
+    /// What the page of a session sends.
+    fn sent(opened: &Opened) -> HeaderMap {
+        let (cookie, _) = opened.cookie.split_once("; ").expect("attributes");
+        headers(&format!("other=1; {cookie}"), &opened.page_secret)
     }
 
     /// The same session at another replica, or after a restart.
@@ -284,12 +346,12 @@ mod tests {
         assert_eq!(redeem().await.as_deref(), Some(&who));
         assert_eq!(redeem().await, None);
 
-        let set = browsers.open(&who).await.expect("a session");
-        let (cookie, rest) = set.split_once("; ").expect("attributes");
-        assert!(cookie.starts_with("toolwharf-6280="), "{set}");
+        let opened = browsers.open(&who).await.expect("a session");
+        let (cookie, rest) = opened.cookie.split_once("; ").expect("attributes");
+        assert!(cookie.starts_with("toolwharf-6280="), "{cookie}");
         assert_eq!(rest, "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
-        let sent = headers(&format!("other=1; {cookie}"));
-        let guess = headers("toolwharf-6280=guess");
+        let sent = sent(&opened);
+        let guess = headers("toolwharf-6280=guess", &opened.page_secret);
         let found = async |headers| browsers.principal(headers).await.expect("an answer");
         assert_eq!(found(&sent).await.as_deref(), Some(&who));
         assert!(found(&guess).await.is_none());
@@ -302,7 +364,7 @@ mod tests {
     async fn where_it_can_a_cookie_is_sent_over_tls_only() {
         let (_dir, browsers) = browsers("https://tools.example.com").await;
         let who = Principal::new("key:a", Role::Admin, None);
-        let over = browsers.open(&who).await.expect("a session");
+        let over = browsers.open(&who).await.expect("a session").cookie;
         assert!(
             over.starts_with("__Host-toolwharf=") && over.ends_with("; Secure"),
             "{over}"
@@ -315,8 +377,7 @@ mod tests {
         let other = elsewhere(&one, &BTreeMap::new());
         let project = ProjectId::parse("p").expect("an id");
         let who = Principal::new("user:corp:ann", Role::Manage, Some(project));
-        let set = one.open(&who).await.expect("a session");
-        let sent = headers(set.split_once("; ").expect("attributes").0);
+        let sent = sent(&one.open(&who).await.expect("a session"));
         let found = other.principal(&sent).await.expect("an answer");
         assert_eq!(found.as_deref(), Some(&who));
         assert_eq!(other.refresh().await.expect("an answer"), []);
@@ -333,10 +394,75 @@ mod tests {
         let other = elsewhere(&browsers, &BTreeMap::from([issuer]));
         for (id, lives) in [("key:a", true), ("user:corp:ann", false)] {
             let who = Principal::new(id, Role::Admin, None);
-            let set = browsers.open(&who).await.expect("a session");
-            let sent = headers(set.split_once("; ").expect("attributes").0);
+            let sent = sent(&browsers.open(&who).await.expect("a session"));
             let found = other.principal(&sent).await.expect("an answer");
             assert_eq!(found.is_some(), lives, "{id}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_takes_its_cookie_and_its_page_secret_together() {
+        let (_dir, browsers) = browsers("http://127.0.0.1:6280").await;
+        let other = elsewhere(&browsers, &BTreeMap::new());
+        let who = Principal::new("key:a", Role::Admin, None);
+        let attacker = Principal::new("key:b", Role::Read, None);
+        let own = browsers.open(&who).await.expect("a session");
+        let theirs = browsers.open(&attacker).await.expect("a session");
+        let cookie = |of: &Opened| of.cookie.split(';').next().map(str::to_owned);
+        let [own_cookie, their_cookie] = [&own, &theirs].map(|of| cookie(of).expect("a cookie"));
+        let mut twice = sent(&own);
+        twice.append(PAGE_SECRET, theirs.page_secret.parse().expect("a header"));
+        let mut alone = sent(&own);
+        alone.remove(PAGE_SECRET);
+        let refused = [
+            ("no secret", alone.clone()),
+            ("an empty one", headers(&own_cookie, "")),
+            (
+                "the digest",
+                headers(&own_cookie, &digest(&own.page_secret)),
+            ),
+            (
+                "the cookie's value",
+                headers(&own_cookie, &own_cookie["toolwharf-6280=".len()..]),
+            ),
+            (
+                "that of another session",
+                headers(&own_cookie, &theirs.page_secret),
+            ),
+            (
+                "another session's cookie",
+                headers(&their_cookie, &own.page_secret),
+            ),
+            ("two", twice),
+        ];
+        for (what, sent) in refused {
+            for replica in [&browsers, &other] {
+                let found = replica.principal(&sent).await.expect("an answer");
+                assert_eq!(found, None, "{what}");
+            }
+            browsers.close(&sent).await.expect("an answer");
+        }
+        // Nothing of that ended the session, and navigation needs the cookie only.
+        for replica in [&browsers, &other] {
+            let found = replica.principal(&sent(&own)).await.expect("an answer");
+            assert_eq!(found.as_deref(), Some(&who));
+            let found = replica.by_cookie(&alone).await.expect("an answer");
+            assert_eq!(found.as_deref(), Some(&who));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_of_an_older_version_has_no_page_secret_and_counts_for_nothing() {
+        let (_dir, browsers) = browsers("http://127.0.0.1:6280").await;
+        let kept = browsers.kept(&Principal::new("key:a", Role::Admin, None));
+        let mut kept = serde_json::to_value(kept).expect("a value");
+        kept.as_object_mut().expect("an object").remove("page");
+        let issued = browsers.tickets.issue(Kind::Session, &kept).await;
+        let cookie = format!("toolwharf-6280={}", issued.expect("a ticket"));
+        for secret in ["", "guess"] {
+            let sent = headers(&cookie, secret);
+            assert_eq!(browsers.principal(&sent).await.expect("an answer"), None);
+            assert_eq!(browsers.by_cookie(&sent).await.expect("an answer"), None);
         }
     }
 }

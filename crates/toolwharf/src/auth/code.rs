@@ -1,6 +1,6 @@
 //! Signing in at an issuer with a browser: the authorization code flow with PKCE (OpenID Connect Core 3.1, RFC 7636, RFC 9207).
 //!
-//! Invariants: a state is good once, for ten minutes, and in the browser that it was made for; an ID token counts only
+//! Invariants: a state is good once, for ten minutes, and in the tab of this gateway's own page that it was made for; an ID token counts only
 //! with the issuer's signature, for this client and with the nonce of this sign-in. It may begin at one replica and end at another.
 
 use std::sync::Arc;
@@ -29,20 +29,36 @@ struct Begun {
     issuer: String,
     verifier: String,
     nonce: String,
-    /// The digest of the cookie.
+    /// The digest of what the page keeps in the storage of its tab.
     browser: String,
     next: String,
 }
 
-/// What the issuer sends a browser back with.
-#[derive(Default, Deserialize)]
+/// What the issuer sends a browser back with, as the page of the redirect posts it.
+#[derive(Default)]
 pub(crate) struct Answer {
-    #[serde(default)]
     state: String,
     code: Option<String>,
     iss: Option<String>,
     error: Option<String>,
     error_description: Option<String>,
+    /// What the page kept in the storage of its tab, which other origins cannot read or write.
+    browser: String,
+}
+
+impl Answer {
+    /// Takes a field of the form; others are ignored.
+    pub(crate) fn take(&mut self, name: &str, value: String) {
+        match name {
+            "state" => self.state = value,
+            "code" => self.code = Some(value),
+            "iss" => self.iss = Some(value),
+            "error" => self.error = Some(value),
+            "error_description" => self.error_description = Some(value),
+            "browser" => self.browser = value,
+            _ => {}
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -55,7 +71,7 @@ impl Codes {
         Self(tickets)
     }
 
-    /// Where a browser has to go to sign in, and what it has to bring back as a cookie. `next`: where it goes afterwards.
+    /// Where a browser has to go to sign in, and what its page has to bring back. `next`: where it goes afterwards.
     ///
     /// # Errors
     /// If there is no such issuer to sign in at, or it cannot be asked.
@@ -103,7 +119,7 @@ impl Codes {
         Ok((format!("{endpoint}{joint}{query}"), browser))
     }
 
-    /// Who signed in, and where they want to go. `browser` is the cookie.
+    /// Who signed in, and where they want to go.
     ///
     /// # Errors
     /// If that is not known for certain, or they may do nothing here.
@@ -111,13 +127,12 @@ impl Codes {
         &self,
         tokens: &Tokens,
         answer: Answer,
-        browser: &str,
     ) -> Result<(Arc<Principal>, String), Refused> {
         let begun = self.0.take::<Begun>(Kind::SignIn, &answer.state).await;
         let begun = begun.map_err(Refused::of_database)?;
-        let begun = begun.filter(|begun| begun.browser == digest(browser));
+        let begun = begun.filter(|begun| begun.browser == digest(&answer.browser));
         let begun = begun.ok_or_else(|| {
-            invalid("this sign-in is over, or began in another browser; begin again")
+            invalid("this sign-in is over, or began in another tab or browser; begin again")
         })?;
         let issuer = tokens.issuer(&begun.issuer)?;
         if answer.iss.is_some_and(|iss| iss != issuer.settings.issuer) {

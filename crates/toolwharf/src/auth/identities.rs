@@ -26,6 +26,7 @@ pub(crate) struct Identities {
     pub(crate) tokens: Tokens,
     pub(crate) browsers: Browsers,
     pub(crate) codes: Codes,
+    pub(crate) tickets: Arc<Tickets>,
     ended: Arc<Ended>,
 }
 
@@ -68,7 +69,8 @@ impl Identities {
         Ok(Arc::new(Self {
             keys,
             browsers: Browsers::new(tokens.base(), &settings.oidc, tickets.clone()),
-            codes: Codes::new(tickets),
+            codes: Codes::new(tickets.clone()),
+            tickets,
             tokens,
             ended,
         }))
@@ -121,7 +123,8 @@ impl Identities {
         Ok(Some(verified.principal.clone()))
     }
 
-    /// Who signed in at the browser that sent these headers. Whether the request may use that is not looked at.
+    /// Who signed in at the browser that sent these headers: by its cookie and its page secret. Whether the request may use that is not
+    /// looked at.
     ///
     /// # Errors
     /// If their session, or the key that they signed in with, cannot be checked now.
@@ -131,6 +134,26 @@ impl Identities {
     ) -> Result<Option<Arc<Principal>>, Refused> {
         // Rare beside calls, and boxed: what answers a call is moved into its connection.
         let found = Box::pin(self.browsers.principal(headers)).await;
+        self.living(found)
+    }
+
+    /// The same by the cookie alone, which other ports of this host receive as well. Only for pages that are reached by navigation and
+    /// whose forms carry a token (`Tickets::form_token`).
+    ///
+    /// # Errors
+    /// If their session, or the key that they signed in with, cannot be checked now.
+    pub(crate) async fn navigating(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<Principal>>, Refused> {
+        let found = Box::pin(self.browsers.by_cookie(headers)).await;
+        self.living(found)
+    }
+
+    fn living(
+        &self,
+        found: store::Result<Option<Arc<Principal>>>,
+    ) -> Result<Option<Arc<Principal>>, Refused> {
         let Some(who) = found.map_err(Refused::of_database)? else {
             return Ok(None);
         };

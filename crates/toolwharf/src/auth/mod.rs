@@ -18,7 +18,7 @@ mod principal;
 mod tokens;
 
 pub(crate) use self::{
-    browser::Browsers,
+    browser::{Browsers, PAGE_SECRET},
     code::{Answer, Codes},
     identities::Identities,
     keys::{Keys, PREFIX, bootstrap, hash, hint, new_token, register},

@@ -92,6 +92,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let own = own.unwrap_or_default();
     let losses = |spec| sandbox::losses(spec).or_else(|| sandbox::unseen(spec, &own));
     let losses: Vec<Finding> = specs.clone().filter_map(losses).collect();
+    let exposed: Vec<Finding> = specs.clone().flat_map(sandbox::given_ports).collect();
     let missing: Missing = specs
         .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
         .collect();
@@ -106,6 +107,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         Ok(Place::Gateway(api)) => gateway(&api, missing, &mut findings).await,
         Ok(Place::Files(_)) => {
             findings.0.extend(missing.into_values());
+            findings.0.extend(exposed);
             match dir.as_deref().and_then(lock::holder) {
                 Some(holder) => held(&holder, &mut findings),
                 None => {
@@ -526,6 +528,15 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
     if server.declared != "file" && !server.files_missing.is_empty() {
         let (what, help) = sandbox::not_shown(&whose, &server.files_missing);
         findings.warning(what, help);
+    }
+    for port in &server.ports {
+        if let Some(notice) = &port.notice {
+            let (what, help) = notice.split_once(". ").unwrap_or((notice, ""));
+            findings.warning(
+                format!("port {} of server {whose}: {what}", port.port),
+                help,
+            );
+        }
     }
     match server.status.as_str() {
         // Whether it is idle or was tried in vain: that says best what to do.

@@ -139,6 +139,14 @@ pub(super) fn fields(server: &Server) -> String {
         ("uses", server.usage.as_ref().map(uses).unwrap_or_default()),
         ("volumes", list(&server.volumes)),
         ("ports", ports.join(", ")),
+        (
+            "notice",
+            server
+                .ports
+                .iter()
+                .find_map(|port| Some(format!("port {}: {}", port.port, port.notice.as_ref()?)))
+                .unwrap_or_default(),
+        ),
         ("network", network),
         ("era", some(&server.era)),
         ("protocol", some(&server.protocol_version)),

@@ -9,7 +9,7 @@ use model::Settings;
 use sha2::{Digest, Sha256};
 
 use super::http::PROJECT_ID;
-use crate::auth::{self, Identities, Principal, Refused, Role};
+use crate::auth::{self, Identities, PAGE_SECRET, Principal, Refused, Role};
 
 /// The rules of one listener.
 #[derive(Clone)]
@@ -85,7 +85,7 @@ impl Guard {
     /// Checks `Host` and `Origin`, against DNS rebinding, and that nothing is said twice that decides who asks for what:
     /// whoever is in between may have looked at the other one.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        for name in [header::HOST, header::AUTHORIZATION, PROJECT_ID] {
+        for name in [header::HOST, header::AUTHORIZATION, PROJECT_ID, PAGE_SECRET] {
             if headers.get_all(&name).iter().nth(1).is_some() {
                 let what = format!("header {name} is there more than once");
                 return Err(Refusal {
@@ -192,7 +192,9 @@ impl Guard {
         principal.ok_or_else(|| self.unauthorized(asked, Some(UNKNOWN_KEY)))
     }
 
-    /// Who signed in at the browser that asks; with a cookie, which browsers send whoever made the page that asks.
+    /// Who signed in at the browser that asks, by its cookie and its page secret.
+    ///
+    /// Only a page of our own origin has the page secret. `Sec-Fetch-Site`, `Origin` and [`BY_SCRIPT`] are a second line of defence.
     async fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
         let who = self.identities.browser(asked.headers).await;
         let who = who.map_err(|refused| self.refusal(asked, refused))?;
@@ -204,11 +206,7 @@ impl Guard {
                 .get(name)
                 .and_then(|value| value.to_str().ok())
         };
-        let own_site = match header("sec-fetch-site") {
-            Some("same-origin") | None => true,
-            Some("none") => reads,
-            Some(_) => false,
-        };
+        let own_site = header("sec-fetch-site").is_none_or(|site| site == "same-origin");
         if own_site && (reads || self.is_own_page(asked.headers) && header(BY_SCRIPT).is_some()) {
             return Ok(who);
         }

@@ -259,7 +259,7 @@ impl Logins {
         Ok((url, away.map_err(unkept)?))
     }
 
-    fn tickets(&self) -> Result<&Tickets, oauth::Error> {
+    pub(super) fn tickets(&self) -> Result<&Tickets, oauth::Error> {
         let at = self.listening.get().ok_or_else(no_way_back)?;
         Ok(&at.tickets)
     }

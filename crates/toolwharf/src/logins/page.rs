@@ -2,6 +2,9 @@
 //!
 //! A link opens a page with one button, so that whoever looks at links in passing (a chat's preview) uses none up. Where others than this
 //! machine's users can connect, the page asks for the key of the one who asked: a link that reaches somebody else signs nobody in.
+//!
+//! People come here by navigation, so a session counts by its cookie alone. A `POST` carries the one-time form token of a page that was
+//! shown for this link to the same session.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -81,26 +84,55 @@ impl Pages {
     }
 }
 
+/// Who is signed in at the browser.
+async fn session(pages: &Pages, headers: HeaderMap) -> Option<Shown> {
+    let identify = pages.identify.as_ref()?;
+    identify(headers, None, None).await
+}
+
+/// What a form token of the page is bound to.
+fn bound_to(session: Option<&Shown>) -> &str {
+    session.map_or("", |who| &who.id)
+}
+
 async fn show(
     State(pages): State<Arc<Pages>>,
     Path(link): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    let found = match pages.link(&link).await {
-        Ok(found) => found,
-        Err(page) => return page,
-    };
-    let is_theirs = match &pages.identify {
-        Some(identify) => {
-            let who = identify(headers, None, None).await;
-            who.is_some_and(|who| *who.id == *found.principal())
+    match pages.link(&link).await {
+        Ok(found) => {
+            let session = session(&pages, headers).await;
+            form(&pages, (&link, &found), session.as_ref(), None)
         }
+        Err(page) => page,
+    }
+}
+
+/// The page with the button; `refused`: why the form was not taken.
+fn form(
+    pages: &Pages,
+    (link, found): (&str, &Link),
+    session: Option<&Shown>,
+    refused: Option<&str>,
+) -> Response {
+    let is_theirs = match &pages.identify {
+        Some(_) => session.is_some_and(|who| *who.id == *found.principal()),
         None => true,
     };
+    let Ok(tickets) = pages.logins.tickets() else {
+        return gone();
+    };
+    let token = tickets.form_token(link, bound_to(session));
     let server = escaped(found.credential.id.server.name.as_str());
-    let mut body = format!(
+    let mut body = String::new();
+    if let Some(why) = refused {
+        let _ = write!(body, "<p role=\"alert\">{why}</p>");
+    }
+    let _ = write!(
+        body,
         "<p>A client of yours wants to use the server <b>{server}</b>, which needs you to sign in. The button takes you to \
-         its sign-in page.</p><form method=\"post\">"
+         its sign-in page.</p><form method=\"post\"><input type=\"hidden\" name=\"form\" value=\"{token}\">"
     );
     if !is_theirs {
         body.push_str(
@@ -110,24 +142,52 @@ async fn show(
         );
     }
     body.push_str("<button>Sign in</button></form>");
-    page(StatusCode::OK, &format!("Sign in to {server}"), &body)
+    let status = match refused {
+        Some(_) => StatusCode::FORBIDDEN,
+        None => StatusCode::OK,
+    };
+    page(status, &format!("Sign in to {server}"), &body)
 }
 
 async fn follow(
     State(pages): State<Arc<Pages>>,
     Path(link): Path<String>,
     headers: HeaderMap,
-    RawForm(form): RawForm,
+    RawForm(sent): RawForm,
 ) -> Response {
     let found = match pages.link(&link).await {
         Ok(found) => found,
         Err(page) => return page,
     };
+    let field = |wanted: &str| {
+        let mut fields = url::form_urlencoded::parse(&sent);
+        let found = fields.find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.trim().to_owned())
+    };
+    let session = session(&pages, headers.clone()).await;
+    let token = field("form").unwrap_or_default();
+    let Ok(tickets) = pages.logins.tickets() else {
+        return gone();
+    };
+    let used = tickets.use_form_token(&link, bound_to(session.as_ref()), &token);
+    match used.await {
+        Ok(true) => {}
+        Ok(false) => {
+            let why = "This form was sent before, is older than ten minutes, or is not from this page. Try again.";
+            return form(&pages, (&link, &found), session.as_ref(), Some(why));
+        }
+        Err(error) => {
+            let why = format!("Nothing was changed: {error}. Try again.");
+            return form(
+                &pages,
+                (&link, &found),
+                session.as_ref(),
+                Some(&escaped(&why)),
+            );
+        }
+    }
     if let Some(identify) = &pages.identify {
-        let mut fields = url::form_urlencoded::parse(&form);
-        let key = fields
-            .find(|(name, _)| name == "key")
-            .map(|(_, value)| value.trim().to_owned());
+        let key = field("key");
         let credential = &found.credential;
         let owner = credential.id.server.owner.clone();
         let who = identify(headers, key, owner).await;

@@ -117,7 +117,8 @@ pub(super) fn document() -> Value {
                 "key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An administrator's key, or a key of a project.",
+                    "description": "An administrator's key, or a key of a project. The console uses its session instead: the \
+                                    browser's cookie together with the header `Toolwharf-Session`.",
                 },
             },
             "schemas": schemas,

@@ -1,33 +1,37 @@
 //! `/sign-in`: with a one-time link, a key, or at an issuer. The outcome is a session of the browser (`auth::Browsers`).
 //!
-//! Invariants: a session is opened only by a page of this gateway or by an issuer's answer that this browser waited for; keys and links
-//! are in bodies, never in the address that is sent; nobody is sent to another site, but to an issuer. What a link's secret is
-//! stands behind the `#`, which browsers do not send.
+//! The page's script posts the form and gets JSON. The answer that opens a session sets its cookie and has its page secret, which the
+//! script puts into the storage of this origin. Nothing tells that secret again.
+//!
+//! Invariants: a session is opened only by a page of this gateway (`Origin`), and by a form token, or by an issuer's answer that this
+//! tab waited for; keys and links are in bodies, never in the address that is sent; nobody is sent to another site, but to an issuer.
+//! A link's secret stands behind the `#`, which browsers do not send. An issuer's redirect (`/sign-in/callback`) only shows the page:
+//! its script posts the answer, together with what it kept in the storage of its tab when the sign-in began.
 
 use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
-    Router,
+    Json, Router,
     extract::{DefaultBodyLimit, Path, Query, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::{
     auth::{Answer, Principal, Refused},
     gateway::Front,
     html::escaped,
-    tickets::LINK,
 };
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; form-action 'self'; base-uri 'none'; \
-                      frame-ancestors 'none'";
-/// The cookie of a sign-in at an issuer that is under way.
-const WAITING: &str = "toolwharf-sign-in";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; \
+                      base-uri 'none'; frame-ancestors 'none'";
 /// Largest form, in bytes.
-const FORM_BYTES: usize = 16 << 10;
+const MAX_FORM_BYTES: usize = 16 << 10;
+/// What form tokens of the page are for.
+const FORM: &str = "/sign-in";
 
 type SignIn = State<Arc<Front>>;
 
@@ -37,8 +41,8 @@ pub(super) fn router(front: Arc<Front>) -> Router {
     };
     Router::new()
         .route("/sign-in", get(form).post(enter))
-        .route("/sign-in/with/{issuer}", get(begin))
-        .route("/sign-in/callback", get(finish))
+        .route("/sign-in/with/{issuer}", post(begin))
+        .route("/sign-in/callback", get(form).post(finish))
         .route("/sign-out", post(leave))
         .route(
             "/sign-in/sign-in.css",
@@ -48,7 +52,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
             "/sign-in/sign-in.js",
             part("text/javascript", include_str!("sign-in.js")),
         )
-        .layer(DefaultBodyLimit::max(FORM_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .with_state(front)
 }
 
@@ -61,146 +65,196 @@ struct Entered {
     link: String,
     #[serde(default)]
     next: String,
+    /// The form token.
+    #[serde(default)]
+    form: String,
+}
+
+impl Entered {
+    fn parse(body: &str) -> Self {
+        let mut entered = Self::default();
+        for (name, value) in url::form_urlencoded::parse(body.as_bytes()) {
+            match &*name {
+                "key" => entered.key = value.trim().to_owned(),
+                "link" => entered.link = value.into_owned(),
+                "next" => entered.next = value.into_owned(),
+                "form" => entered.form = value.into_owned(),
+                _ => {}
+            }
+        }
+        entered
+    }
+}
+
+/// A refusal, as the page shows it.
+struct No(StatusCode, String);
+
+impl No {
+    fn answer(self, front: &Front) -> Response {
+        let Self(status, why) = self;
+        let form = front.guard().identities().tickets.form_token(FORM, "");
+        let body = Json(json!({ "why": why, "form": form }));
+        (status, [(header::CACHE_CONTROL, "no-store")], body).into_response()
+    }
+
+    fn of_database(error: &store::Error) -> Self {
+        let why = format!("Nothing was changed: {error}. Try again.");
+        Self(StatusCode::SERVICE_UNAVAILABLE, why)
+    }
+
+    fn of(refused: Refused) -> Self {
+        let (status, why) = match refused {
+            Refused::Invalid(why) => (
+                StatusCode::BAD_REQUEST,
+                format!("Nobody is signed in: {why}."),
+            ),
+            Refused::Scope => (
+                StatusCode::FORBIDDEN,
+                "Nobody is signed in: scopes are missing.".to_owned(),
+            ),
+            Refused::Nobody(id) => (
+                StatusCode::FORBIDDEN,
+                format!(
+                    "{id} is signed in at the issuer, and no rule of `access` gives them a role here: ask an administrator."
+                ),
+            ),
+            Refused::Away(why) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("Nobody is signed in: {why}."),
+            ),
+        };
+        Self(status, why)
+    }
 }
 
 async fn form(State(front): SignIn, Query(entered): Query<Entered>) -> Response {
-    shown(&front, StatusCode::OK, "", &next(&entered.next))
+    let next = next(&entered.next);
+    let identities = front.guard().identities();
+    let mut issuers = String::new();
+    for name in identities.tokens.sign_ins() {
+        let _ = write!(
+            issuers,
+            "<button class=\"issuer\" data-issuer=\"{name}\">Sign in with {name}</button>"
+        );
+    }
+    let html = include_str!("sign-in.html")
+        .replace("{form}", &identities.tickets.form_token(FORM, ""))
+        .replace("{next}", &escaped(&next))
+        .replace("{issuers}", &issuers);
+    page(StatusCode::OK, "text/html", html)
 }
 
 /// Opens a session with a key or a link.
 async fn enter(State(front): SignIn, headers: HeaderMap, body: String) -> Response {
-    if !front.guard().is_own_page(&headers) {
-        let why = "Sign in on this page only.";
-        return shown(&front, StatusCode::FORBIDDEN, why, "/");
-    }
-    let mut entered = Entered::default();
-    for (name, value) in url::form_urlencoded::parse(body.as_bytes()) {
-        match &*name {
-            "key" => entered.key = value.trim().to_owned(),
-            "link" => entered.link = value.into_owned(),
-            "next" => entered.next = value.into_owned(),
-            _ => {}
-        }
-    }
-    let next = next(&entered.next);
-    let identities = front.guard().identities();
-    let (who, why) = match entered.link.is_empty() {
-        true => (
-            Ok(identities.keys.identify(&entered.key)),
-            "This key opens nothing here: it is unknown, revoked or expired.",
-        ),
-        false => (
-            identities.browsers.redeem(&entered.link).await,
-            "This link was used before, or is too old. Run toolwharf open for another one.",
-        ),
+    let entered = Entered::parse(&body);
+    let entering = async {
+        own_page(&front, &headers)?;
+        let identities = front.guard().identities();
+        let (who, why) = match entered.link.is_empty() {
+            true => {
+                let who = identities.keys.identify(&entered.key);
+                let why = "This key opens nothing here: it is unknown, revoked or expired.";
+                // A wrong key changes nothing, so it costs no form token.
+                if who.is_some() {
+                    use_form(&front, &entered.form).await?;
+                }
+                (who, why)
+            }
+            false => {
+                use_form(&front, &entered.form).await?;
+                let who = identities.browsers.redeem(&entered.link).await;
+                let why =
+                    "This link was used before, or is too old. Run toolwharf open for another one.";
+                (who.map_err(|error| No::of_database(&error))?, why)
+            }
+        };
+        let who = who.ok_or_else(|| No(StatusCode::UNAUTHORIZED, why.to_owned()))?;
+        open(&front, &who, &next(&entered.next)).await
     };
-    match who {
-        Ok(Some(who)) => enter_as(&front, &who, &next).await,
-        Ok(None) => shown(&front, StatusCode::UNAUTHORIZED, why, &next),
-        Err(error) => away(&front, &error, &next),
-    }
-}
-
-/// Opens a session for them.
-async fn enter_as(front: &Front, who: &Principal, next: &str) -> Response {
-    match front.guard().identities().browsers.open(who).await {
-        Ok(cookie) => opened(cookie, next),
-        Err(error) => away(front, &error, next),
-    }
+    entering.await.unwrap_or_else(|no| no.answer(&front))
 }
 
 /// Ends the session.
 async fn leave(State(front): SignIn, headers: HeaderMap) -> Response {
-    if !front.guard().is_own_page(&headers) {
-        return StatusCode::FORBIDDEN.into_response();
-    }
-    match front.guard().identities().browsers.close(&headers).await {
-        Ok(cookie) => opened(cookie, "/sign-in"),
-        Err(error) => away(&front, &error, "/"),
-    }
+    let leaving = async {
+        own_page(&front, &headers)?;
+        let closed = front.guard().identities().browsers.close(&headers).await;
+        let cookie = closed.map_err(|error| No::of_database(&error))?;
+        Ok::<_, No>((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+    };
+    leaving.await.unwrap_or_else(|no| no.answer(&front))
 }
 
-/// Sends the browser to an issuer.
+/// Tells the page where it has to send the browser, and what it has to keep meanwhile.
 async fn begin(
     State(front): SignIn,
     Path(issuer): Path<String>,
-    Query(entered): Query<Entered>,
-) -> Response {
-    let identities = front.guard().identities();
-    let begun = identities
-        .codes
-        .begin(&identities.tokens, &issuer, next(&entered.next));
-    match begun.await {
-        Ok((url, waiting)) => {
-            let secure = if url.starts_with("https://")
-                && identities.tokens.base().starts_with("https://")
-            {
-                "; Secure"
-            } else {
-                ""
-            };
-            let seconds = LINK.as_secs();
-            // Lax: the issuer sends the browser back from another site.
-            let cookie = format!(
-                "{WAITING}={waiting}; Path=/sign-in; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
-            );
-            let headers = [(header::LOCATION, url), (header::SET_COOKIE, cookie)];
-            (StatusCode::SEE_OTHER, headers).into_response()
-        }
-        Err(refused) => failed(&front, &refused),
-    }
-}
-
-/// Takes in the issuer's answer.
-async fn finish(
-    State(front): SignIn,
-    Query(answer): Query<Answer>,
     headers: HeaderMap,
+    body: String,
 ) -> Response {
-    let cookies = headers.get_all(header::COOKIE).into_iter();
-    let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
-    let mut cookies = cookies.flat_map(|cookies| cookies.split(';'));
-    let waiting = cookies.find_map(|cookie| {
-        let (name, value) = cookie.trim().split_once('=')?;
-        (name == WAITING).then_some(value)
-    });
-    let identities = front.guard().identities();
-    let finished = identities
-        .codes
-        .finish(&identities.tokens, answer, waiting.unwrap_or_default());
-    match finished.await {
-        Ok((who, next)) => enter_as(&front, &who, &next).await,
-        Err(refused) => failed(&front, &refused),
+    let entered = Entered::parse(&body);
+    let beginning = async {
+        own_page(&front, &headers)?;
+        use_form(&front, &entered.form).await?;
+        let identities = front.guard().identities();
+        let begun = identities
+            .codes
+            .begin(&identities.tokens, &issuer, next(&entered.next));
+        let (url, browser) = begun.await.map_err(No::of)?;
+        let body = Json(json!({ "url": url, "browser": browser }));
+        Ok::<_, No>(([(header::CACHE_CONTROL, "no-store")], body).into_response())
+    };
+    beginning.await.unwrap_or_else(|no| no.answer(&front))
+}
+
+/// Opens a session with an issuer's answer. Its state and what the tab kept stand for a form token: both are good once.
+async fn finish(State(front): SignIn, headers: HeaderMap, body: String) -> Response {
+    let finishing = async {
+        own_page(&front, &headers)?;
+        let mut answer = Answer::default();
+        for (name, value) in url::form_urlencoded::parse(body.as_bytes()) {
+            answer.take(&name, value.into_owned());
+        }
+        let identities = front.guard().identities();
+        let finished = identities.codes.finish(&identities.tokens, answer).await;
+        let (who, next) = finished.map_err(No::of)?;
+        open(&front, &who, &next).await
+    };
+    finishing.await.unwrap_or_else(|no| no.answer(&front))
+}
+
+fn own_page(front: &Front, headers: &HeaderMap) -> Result<(), No> {
+    match front.guard().is_own_page(headers) {
+        true => Ok(()),
+        false => Err(No(
+            StatusCode::FORBIDDEN,
+            "Sign in and out on Toolwharf's own pages only.".to_owned(),
+        )),
     }
 }
 
-fn away(front: &Front, error: &store::Error, next: &str) -> Response {
-    let why = format!("Nothing was changed: {error}. Try again.");
-    shown(front, StatusCode::SERVICE_UNAVAILABLE, &why, next)
+async fn use_form(front: &Front, token: &str) -> Result<(), No> {
+    let tickets = &front.guard().identities().tickets;
+    let used = tickets.use_form_token(FORM, "", token).await;
+    match used.map_err(|error| No::of_database(&error))? {
+        true => Ok(()),
+        false => Err(No(
+            StatusCode::FORBIDDEN,
+            "This form was sent before, or is older than ten minutes. Try again.".to_owned(),
+        )),
+    }
 }
 
-fn failed(front: &Front, refused: &Refused) -> Response {
-    let (status, why) = match refused {
-        Refused::Invalid(why) => (
-            StatusCode::BAD_REQUEST,
-            format!("Nobody is signed in: {why}."),
-        ),
-        Refused::Scope => (
-            StatusCode::FORBIDDEN,
-            "Nobody is signed in: scopes are missing.".to_owned(),
-        ),
-        Refused::Nobody(id) => (
-            StatusCode::FORBIDDEN,
-            format!(
-                "{id} is signed in at the issuer, and no rule of `access` gives them a role here: ask an administrator."
-            ),
-        ),
-        Refused::Away(why) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("Nobody is signed in: {why}."),
-        ),
-    };
-    shown(front, status, &why, "/")
+/// Opens a session for them: the cookie, and what the page keeps.
+async fn open(front: &Front, who: &Principal, next: &str) -> Result<Response, No> {
+    let opened = front.guard().identities().browsers.open(who).await;
+    let opened = opened.map_err(|error| No::of_database(&error))?;
+    let headers = [
+        (header::CACHE_CONTROL, "no-store".to_owned()),
+        (header::SET_COOKIE, opened.cookie),
+    ];
+    let body = Json(json!({ "session": opened.page_secret, "next": next }));
+    Ok((headers, body).into_response())
 }
 
 /// A path of this gateway to go on at.
@@ -213,44 +267,26 @@ fn next(asked: &str) -> String {
     }
 }
 
-/// Sets the cookie and goes on. By a page and not by a redirect: browsers send a strict cookie only where a page of the same site leads.
-fn opened(cookie: String, next: &str) -> Response {
-    let html = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Toolwharf</title>\
-         <meta http-equiv=\"refresh\" content=\"0;url={}\"><p><a href=\"{0}\">Go on</a></p></html>",
-        escaped(next)
-    );
-    let mut response = page(StatusCode::OK, "text/html", html);
-    if let Ok(cookie) = HeaderValue::try_from(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
-    response
-}
-
-fn shown(front: &Front, status: StatusCode, why: &str, next: &str) -> Response {
-    let mut issuers = String::new();
-    let query = url::form_urlencoded::byte_serialize(next.as_bytes()).collect::<String>();
-    for name in front.guard().identities().tokens.sign_ins() {
-        let _ = write!(
-            issuers,
-            "<p><a class=\"button\" href=\"/sign-in/with/{name}?next={query}\">Sign in with {name}</a></p>"
-        );
-    }
-    let html = include_str!("sign-in.html")
-        .replace("{why}", &escaped(why))
-        .replace("{next}", &escaped(next))
-        .replace("{issuers}", &issuers);
-    page(status, "text/html", html)
-}
-
 fn page(status: StatusCode, kind: &'static str, text: String) -> Response {
-    let headers: [(HeaderName, String); 6] = [
-        (header::CONTENT_TYPE, format!("{kind}; charset=utf-8")),
-        (header::CONTENT_SECURITY_POLICY, POLICY.to_owned()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
-        (header::REFERRER_POLICY, "same-origin".to_owned()),
-        (header::X_FRAME_OPTIONS, "DENY".to_owned()),
-        (header::CACHE_CONTROL, "no-store".to_owned()),
+    let headers: [(HeaderName, HeaderValue); 6] = [
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::try_from(format!("{kind}; charset=utf-8")).expect("a kind of this file"),
+        ),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(POLICY),
+        ),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+        (
+            header::REFERRER_POLICY,
+            HeaderValue::from_static("same-origin"),
+        ),
+        (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
     (status, headers, text).into_response()
 }

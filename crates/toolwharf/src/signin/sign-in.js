@@ -1,11 +1,75 @@
-// A link's secret is behind the #, which is not sent: it leaves the address bar, and goes into the body of the form.
+// Signs this browser in. Posts by script, because the answer has the session's page secret: it goes into the storage of this origin, which
+// pages on other ports of this host cannot read. (They do receive the cookie.)
 "use strict";
-const take = () => {
-  const link = location.hash.slice(1);
-  if (!link) return;
-  history.replaceState(null, "", location.pathname + location.search);
-  document.getElementById("link").value = link;
-  document.getElementById("enter").submit();
+const SESSION = "toolwharf-session";
+const WAITING = "toolwharf-sign-in";
+const CALLBACK = "/sign-in/callback";
+const why = document.getElementById("why");
+const enter = document.getElementById("enter");
+const buttons = () => document.querySelectorAll("button");
+
+const post = async (path, fields) => {
+  const response = await fetch(path, { method: "POST", headers: { "x-requested-with": "toolwharf" }, body: new URLSearchParams(fields) });
+  const answer = await response.json().catch(() => ({}));
+  // A form token is good once.
+  if (answer.form) enter.elements.form.value = answer.form;
+  if (!response.ok) throw new Error(answer.why || `Toolwharf answered ${response.status}. Try again.`);
+  return answer;
 };
-addEventListener("hashchange", take);
-take();
+
+/** One step at a time; what goes wrong is shown. */
+const step = async (act) => {
+  why.textContent = "";
+  for (const button of buttons()) button.disabled = true;
+  try {
+    await act();
+  } catch (error) {
+    why.textContent = error instanceof TypeError ? "Toolwharf does not answer. Is it still running?" : error.message;
+    for (const button of buttons()) button.disabled = false;
+  }
+};
+
+const signIn = (path, fields) =>
+  step(async () => {
+    const { session, next } = await post(path, fields);
+    localStorage.setItem(SESSION, session);
+    location.replace(next);
+  });
+
+const form = () => ({ form: enter.elements.form.value, next: enter.elements.next.value });
+
+enter.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const key = enter.elements.key.value;
+  enter.elements.key.value = "";
+  void signIn("/sign-in", { ...form(), key });
+});
+
+for (const button of document.querySelectorAll("[data-issuer]"))
+  button.addEventListener("click", () =>
+    step(async () => {
+      const { url, browser } = await post(`/sign-in/with/${button.dataset.issuer}`, form());
+      sessionStorage.setItem(WAITING, browser);
+      location.assign(url);
+    }),
+  );
+
+/** A link's secret, or a key, is behind the #, which browsers do not send: it leaves the address bar, and goes into a body. */
+const take = () => {
+  const hash = location.hash.slice(1);
+  if (!hash) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  const key = new URLSearchParams(hash).get("key");
+  void signIn("/sign-in", { ...form(), ...(key ? { key } : { link: hash }) });
+};
+
+if (location.pathname === CALLBACK) {
+  const answer = new URLSearchParams(location.search);
+  answer.set("browser", sessionStorage.getItem(WAITING) ?? "");
+  sessionStorage.removeItem(WAITING);
+  history.replaceState(null, "", "/sign-in");
+  void signIn(CALLBACK, answer);
+} else {
+  addEventListener("hashchange", take);
+  take();
+}

@@ -14,6 +14,7 @@ pub(crate) mod chat;
 pub(crate) mod cli;
 pub(crate) mod real;
 pub(crate) mod replicas;
+pub(crate) mod session;
 
 use std::{
     path::{Path, PathBuf},

@@ -176,6 +176,25 @@ async fn c06_a_changed_definition_is_shown_and_decided() {
 }
 
 #[tokio::test]
+async fn c11_a_link_to_this_computer_or_its_network_asks_first() {
+    let setup = Setup::new();
+    let links = ["http://2130706433:9/here", "https://elsewhere.example/"];
+    let links = links.map(|uri| json!({ "type": "resource_link", "uri": uri, "name": "one" }));
+    let tool = json!({ "name": "links", "inputSchema": { "type": "object" } });
+    let answers = json!({ "methods": {
+        "tools/list": { "tools": [tool] },
+        "tools/call": { "content": links },
+    } });
+    let file = setup.folder().join("answers.json");
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let gateway = setup
+        .scripted("links", &["--answers", file.to_str().unwrap()])
+        .connected()
+        .await;
+    browse(&gateway, "c11-links").await;
+}
+
+#[tokio::test]
 async fn c07_a_server_of_the_catalogue_is_tried_and_switched_on() {
     let uv = venv().join("bin");
     let gateway = Setup::new()

@@ -31,7 +31,8 @@ async fn h02_a_server_without_a_bridge_is_reached_at_its_port(platform: Platform
     );
     let id = host.host(entry).await;
     let first = address(&host, &id).await;
-    assert!(first.starts_with("127.0.0.1:"), "{first}");
+    // Not on the console's own address, whose cookies browsers would send it.
+    assert!(first.starts_with("127.0.0.2:"), "{first}");
     let echo = host.tool(&id, "echo", json!({"n": 1})).await;
     assert_eq!(echo["structuredContent"]["n"], 1);
     // Whoever knows the address reaches it without the product.
@@ -125,6 +126,9 @@ async fn h02_a_given_port_is_that_one_and_a_taken_one_is_told(platform: Platform
     drop(taken);
     let id = host.host(entry(text)).await;
     assert_eq!(address(&host, &id).await, here);
+    let told = host.until(&id, "running").await;
+    let notice = told["ports"][0]["notice"].as_str().unwrap();
+    assert!(notice.contains("127.0.0.2"), "{notice}");
     host.tool(&id, "echo", json!({})).await;
     // Another server cannot have it, which is told by the name of the first.
     let second = with(entry(object.clone()), json!({"name": "h02-second"}));

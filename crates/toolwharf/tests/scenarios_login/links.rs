@@ -1,11 +1,11 @@
 //! S04: somebody else opens a link, or comes back with a redirect.
 
 use serde_json::json;
-use testkit::{Peer, RawClient, peer};
+use testkit::{Peer, RawClient, form_token, peer};
 
 use crate::{
     kept::Running,
-    support::{NAME, World, arrive, cookie, depart, open, state},
+    support::{NAME, World, arrive, cookie, depart, open, post, state},
 };
 
 async fn link(running: &Running) -> String {
@@ -47,6 +47,46 @@ async fn s04_a_link_is_for_the_one_who_asked() {
     assert_eq!(page.status, 200, "{}", page.text());
     state(&running, "running").await;
     assert_eq!(sign_in_state(&running).await, "signed_in");
+}
+
+/// A page on another port cannot press the button: it cannot read the form's token, which is good once.
+#[tokio::test]
+async fn s04_a_form_is_sent_once_and_only_from_its_own_page() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    state(&running, "needs_login").await;
+    let link = link(&running).await;
+    let page = async |link: &str| {
+        let shown = RawClient::new(link).get(&[]).await;
+        shown.collect(testkit::DEADLINE).await.text()
+    };
+    let token = form_token(&page(&link).await).unwrap();
+    assert_ne!(form_token(&page(&link).await).unwrap(), token);
+    for form in ["", "form=", "form=guess", "key=x"] {
+        let refused = post(&link, form).await;
+        assert_eq!(refused.status, 403, "{form}: {}", refused.text());
+        assert!(refused.header("location").is_none());
+        assert!(refused.header("set-cookie").is_none());
+        // The page can be sent again, with the token that it has now.
+        assert!(form_token(&refused.text()).is_some());
+    }
+    let departed = post(&link, &format!("form={token}")).await;
+    assert_eq!(departed.status, 303, "{}", departed.text());
+    // The link is used as well; a token that was used is refused for a link that is not.
+    let (_kept, other) = open(world.entry()).await;
+    let link = self::link(&other).await;
+    let token = form_token(&page(&link).await).unwrap();
+    let wrong = post(&link, &format!("key=nonsense&form={token}")).await;
+    assert!(wrong.text().contains("not the key of the client"));
+    let right = format!("key={}&form={token}", other.token);
+    let replayed = post(&link, &right).await;
+    assert_eq!(replayed.status, 403, "{}", replayed.text());
+    assert!(
+        replayed.text().contains("sent before"),
+        "{}",
+        replayed.text()
+    );
+    assert!(replayed.header("location").is_none());
 }
 
 #[tokio::test]

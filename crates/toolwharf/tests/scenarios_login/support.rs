@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, Issuer, Peer, Process, Protected, RawClient, Reply, peer, protected, wait_for,
+    DEADLINE, Issuer, Peer, Process, Protected, RawClient, Reply, form_token, peer, protected,
+    wait_for,
 };
 use tokio::process::Command;
 
@@ -95,6 +96,13 @@ pub(crate) async fn follow(issuer: &Issuer, link: &str, account: &str, form: &st
 
 /// Presses the button of a link's page.
 pub(crate) async fn depart(link: &str, form: &str) -> Reply {
+    let shown = RawClient::new(link).get(&[]).await.collect(DEADLINE).await;
+    let token = form_token(&shown.text()).unwrap_or_default();
+    post(link, &format!("{form}&form={token}")).await
+}
+
+/// Posts a form to a link's page.
+pub(crate) async fn post(link: &str, form: &str) -> Reply {
     let kind = [("content-type", "application/x-www-form-urlencoded")];
     RawClient::new(link).post_with(&kind, form.to_owned()).await
 }

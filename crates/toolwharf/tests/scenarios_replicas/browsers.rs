@@ -9,12 +9,17 @@ use testkit::{
 use crate::{
     api::Api,
     browser::{Browser, ENTER},
-    common::{Gateway, Setup, replicas::Balancer},
+    common::{
+        Gateway, Setup,
+        replicas::Balancer,
+        session::{Session, begin, come_back, enter, token},
+    },
     support::{database, replica_with},
 };
 
-/// The status of a request that a script of the page makes, with the cookie and nothing else.
-const STATUS: &str = "fetch('/api/v1/status').then((reply) => { window.got = reply.status; })";
+/// The status of a request that a script of the page makes, with the cookie and what the page keeps.
+const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
+                      .then((reply) => { window.got = reply.status; })";
 
 /// Three replicas that people know by the address of a balancer before them.
 struct Installation {
@@ -98,31 +103,26 @@ async fn d01_a_browser_is_signed_in_at_all_replicas() {
     })
     .await;
     // Signed out at one is signed out at all, within a second.
-    let cookies = async |replica: &Gateway, key: &str| {
-        let form = [
-            ("content-type", "application/x-www-form-urlencoded"),
-            ("origin", all.balancer.url.as_str()),
-        ];
-        let entered = format!("key={key}");
-        cookie(&replica.at("/sign-in").post_with(&form, entered).await)
-    };
     let [one, two] = &all.replicas[..] else {
         panic!("two are left");
     };
-    let session = cookies(one, &one.token()).await;
+    let origin = all.balancer.url.as_str();
+    let key = format!("key={}", one.token());
+    let session = Session::of(&enter(one, &key, origin).await);
     for replica in [one, two] {
-        let found = get(replica.at("/api/v1/status"), &session).await;
+        let found = session.get(replica.at("/api/v1/status")).await;
         assert_eq!(found.status, 200, "{}", found.text());
+        // The cookie alone opens nothing at any of them.
+        let found = get(replica.at("/api/v1/status"), &session.cookie).await;
+        assert_eq!(found.status, 401, "{}", found.text());
     }
-    let form = [
-        ("origin", all.balancer.url.as_str()),
-        ("cookie", session.as_str()),
-    ];
+    let form = [&session.headers()[..], &[("origin", origin)]].concat();
     let left = one.at("/sign-out").post_with(&form, "").await;
-    assert_eq!(left.status, 200, "{}", left.text());
-    assert_eq!(get(one.at("/api/v1/status"), &session).await.status, 401);
+    assert_eq!(left.status, 204, "{}", left.text());
+    let there = session.get(one.at("/api/v1/status")).await;
+    assert_eq!(there.status, 401);
     wait_for("the end of the session there", DEADLINE, async || {
-        get(two.at("/api/v1/status"), &session).await.status == 401
+        session.get(two.at("/api/v1/status")).await.status == 401
     })
     .await;
     assert_eq!(status(&browser).await, 200);
@@ -146,24 +146,24 @@ async fn d01_a_sign_in_at_an_issuer_may_end_at_another_replica() {
     let [one, two, three] = &all.replicas[..] else {
         panic!("there are three");
     };
-    let begun = one.at("/sign-in/with/corp").get(&[]).await;
-    let begun = begun.collect(DEADLINE).await;
-    let back = issuer
-        .sign_in(begun.header("location").unwrap(), "ann")
-        .await;
-    let place = back.strip_prefix(&all.balancer.url).unwrap();
-    let entered = get(two.at(place), &cookie(&begun)).await;
-    let found = get(three.at("/api/v1/status"), &cookie(&entered)).await;
+    let origin = all.balancer.url.as_str();
+    let (url, tab) = begin(one, "corp", origin).await;
+    let back = issuer.sign_in(&url, "ann").await;
+    let entered = come_back(two, &back, &tab, origin).await;
+    let found = Session::of(&entered).get(three.at("/api/v1/status")).await;
     assert_eq!(found.status, 200, "{}", found.text());
     // Once, wherever it comes.
     for replica in [one, two] {
-        let again = get(replica.at(place), &cookie(&begun)).await;
+        let again = come_back(replica, &back, &tab, origin).await;
         assert_eq!(again.status, 400, "{}", again.text());
     }
     // And in a browser, through the balancer.
     let browser = Browser::open().await;
     browser.go(&format!("{}/sign-in", all.balancer.url)).await;
-    browser.click("a.button").await;
+    browser.click("button.issuer").await;
+    browser
+        .wait("document.querySelector('[name=account]')")
+        .await;
     browser
         .type_into("[name=account]", &format!("ann{ENTER}"))
         .await;
@@ -195,6 +195,9 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
         let link = link.strip_prefix(&all.balancer.url).unwrap();
         let key = format!("key={}", all.replicas[0].token());
         let form = [("content-type", "application/x-www-form-urlencoded")];
+        // The page may come from one replica, and its form go to another.
+        let token = token(all.replicas[2].at(link)).await;
+        let key = format!("{key}&form={token}");
         let departed = all.replicas[1].at(link).post_with(&form, key.clone()).await;
         assert_eq!(departed.status, 303, "{}", departed.text());
         // The link was used, wherever it is followed again.

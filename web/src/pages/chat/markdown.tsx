@@ -4,16 +4,11 @@ import Markdown, { type Components } from "react-markdown";
 import gfm from "remark-gfm";
 
 import { CopyButton } from "@/ui/json";
-
-const SAFE = /^(https?:|mailto:)/i;
+import { isLink, Outside } from "@/ui/outside";
 
 function Link({ to, children }: { to: string | undefined; children?: ReactNode }) {
-  if (!to || !SAFE.test(to)) return <span>{children}</span>;
-  return (
-    <a href={to} target="_blank" rel="noopener noreferrer">
-      {children}
-    </a>
-  );
+  if (!isLink(to)) return <span>{children}</span>;
+  return <Outside href={to}>{children}</Outside>;
 }
 
 const textOf = (node: unknown): string => {
@@ -41,7 +36,7 @@ const components: Components = {
 export const Text = memo(function Text({ text }: { text: string }) {
   return (
     <div className="md">
-      <Markdown remarkPlugins={[gfm]} components={components} urlTransform={(url) => (SAFE.test(url) ? url : "")}>
+      <Markdown remarkPlugins={[gfm]} components={components} urlTransform={(url) => (isLink(url) ? url : "")}>
         {text}
       </Markdown>
     </div>

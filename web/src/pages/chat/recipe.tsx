@@ -1,6 +1,8 @@
 // The card that `display_recipe` draws.
 import type { ReactNode } from "react";
 
+import { isLink, Outside } from "@/ui/outside";
+
 type Recipe = Record<string, unknown>;
 
 const words = (value: unknown) => (typeof value === "string" ? value : typeof value === "number" ? String(value) : "");
@@ -87,10 +89,10 @@ const Part = ({ title, children }: { title: string; children: ReactNode }) => (
 );
 
 function Source({ address }: { address: string }) {
-  if (!/^https?:\/\//i.test(address) || !URL.canParse(address)) return <>{address}</>;
+  if (!/^https?:\/\//i.test(address) || !isLink(address)) return <>{address}</>;
   return (
-    <a href={address} target="_blank" rel="noopener noreferrer" className="text-accent underline">
+    <Outside href={address} className="text-accent underline">
       {new URL(address).host.replace(/^www\./, "")}
-    </a>
+    </Outside>
   );
 }

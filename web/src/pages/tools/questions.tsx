@@ -4,6 +4,7 @@ import { lazy, Suspense, useState } from "react";
 
 import { Button } from "@/ui/button";
 import { Json, pretty } from "@/ui/json";
+import { openOutside } from "@/ui/outside";
 import { Field, Input, Panel, Skeleton, Textarea } from "@/ui/parts";
 import type { Asked, Result } from "./run";
 
@@ -73,10 +74,7 @@ function Elicitation({ id, params, onAnswer }: { id: string; params: Record<stri
               look="solid"
               icon={<ExternalLink />}
               disabled={!isSafe}
-              onClick={() => {
-                open(link, "_blank", "noopener,noreferrer");
-                onAnswer({ action: "accept" });
-              }}
+              onClick={() => void openOutside(link).then((opened) => opened && onAnswer({ action: "accept" }))}
             >
               Open it
             </Button>

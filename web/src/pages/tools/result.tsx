@@ -4,13 +4,13 @@ import { useState } from "react";
 
 import { bytes } from "@/lib";
 import { CopyButton, Json, pretty } from "@/ui/json";
+import { isLink, Outside } from "@/ui/outside";
 import { Badge, Chips, Notice } from "@/ui/parts";
 import type { Content, Result } from "./run";
 
 /** A longer text is cut where it is drawn; the copy has all of it. */
 const MAX_SHOWN_CHARS = 200_000;
 const IMAGES = /^image\/(png|jpeg|gif|webp|avif|bmp)$/;
-const SAFE_LINK = /^(https?|mailto):/i;
 
 type View = "shown" | "structured" | "raw";
 
@@ -96,10 +96,10 @@ function Link({ uri, name, description, mimeType }: { uri: string; name?: string
         {description && <p className="text-xs text-faint">{description}</p>}
       </div>
       {mimeType && <Badge>{mimeType}</Badge>}
-      {SAFE_LINK.test(uri) && (
-        <a href={uri} target="_blank" rel="noopener noreferrer" aria-label={`Open ${uri}`} className="text-muted hover:text-text">
+      {isLink(uri) && (
+        <Outside href={uri} label={`Open ${uri}`} className="text-muted hover:text-text">
           <ExternalLink className="size-4" />
-        </a>
+        </Outside>
       )}
       <CopyButton label="Copy the address" text={uri} />
     </div>

@@ -1,8 +1,8 @@
 //! What servers that are not confined would lose in a sandbox, and what gives it back.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
-use model::{Launch, Packages, Program, ServerSpec};
+use model::{Launch, Network, Packages, Program, ServerSpec};
 use runtime::sandbox::{Own, preview};
 
 use super::{Finding, Level};
@@ -127,6 +127,23 @@ pub(super) fn not_shown(server: &str, paths: &[String]) -> (String, String) {
     let help = "if it needs them, add `\"sandbox\": {\"show\": [\"PATH\"]}` (read-only) or `mounts`; \
                 `toolwharf get NAME` lists what it sees";
     (what, help.to_owned())
+}
+
+/// Ports of a sandbox that the entry places on this host, where browsers send them the console's cookies.
+pub(super) fn given_ports(spec: &ServerSpec) -> Vec<Finding> {
+    let sandbox = spec.launch().and_then(Launch::sandbox);
+    let sandbox = sandbox.filter(|sandbox| spec.enabled && sandbox.network != Network::Open);
+    let ports = sandbox.iter().flat_map(|sandbox| &sandbox.ports);
+    let given = ports.filter_map(|port| {
+        let address = (Ipv4Addr::LOCALHOST, port.host?).into();
+        let (what, help) = runtime::port_notice(address)?.split_once(". ")?;
+        Some(Finding {
+            level: Level::Warning,
+            what: format!("port {} of server `{}`: {what}", port.inside, spec.name),
+            help: Some(help.to_owned()),
+        })
+    });
+    given.collect()
 }
 
 fn package(launch: &Launch) -> Option<String> {

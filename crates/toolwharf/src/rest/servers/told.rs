@@ -162,6 +162,7 @@ fn confined(told: &mut api::Server, sandbox: &Sandbox) {
     let unreached = |port: &model::Port| Port {
         port: port.inside,
         address: None,
+        notice: None,
     };
     told.ports = sandbox.ports.iter().map(unreached).collect();
 }
@@ -254,6 +255,7 @@ fn placed(told: &mut api::Server, placement: &Placement, up: bool) {
             .iter()
             .find(|(known, _)| *known == port.port);
         port.address = reached.filter(|_| up).map(|(_, at)| at.to_string());
+        port.notice = reached.and_then(|(_, at)| runtime::port_notice(*at).map(str::to_owned));
     }
 }
 

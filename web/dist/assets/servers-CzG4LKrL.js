@@ -1,1 +1,0 @@
-import{ct as e,ot as t}from"./index-BTFYmhc_.js";var n={start:`started`,stop:`stopped`,restart:`restarted`,enable:`switched on`,disable:`switched off`},r=(n,r)=>e(t.POST(`/api/v1/mcp/servers/{id}/${r}`,{params:{path:{id:n}}})),i=n=>e(t.DELETE(`/api/v1/mcp/servers/{id}`,{params:{path:{id:n}}}));export{r as n,i as r,n as t};

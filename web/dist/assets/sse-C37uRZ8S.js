@@ -1,3 +1,0 @@
-async function*e(e){let t=e.body.pipeThrough(new TextDecoderStream).getReader(),n=``,r=`message`,i=[];try{for(;;){let{done:e,value:a}=await t.read();if(e)return;let o=(n+a).split(`
-`);n=o.pop();for(let e of o.map(e=>e.replace(/\r$/,``)))e===``?(i.length&&(yield{event:r,data:i.join(`
-`)}),r=`message`,i=[]):e.startsWith(`data:`)?i.push(e.slice(5).replace(/^ /,``)):e.startsWith(`event:`)&&(r=e.slice(6).trim())}}finally{t.cancel().catch(()=>{})}}export{e as t};
