@@ -96,7 +96,9 @@ pub struct Server {
     pub provider_reason: Option<String>,
     /// What of its sandbox holds, and what does not.
     pub enforced: Vec<Enforced>,
-    /// Every file that its sandbox shows it, as folders with exceptions. Empty where the provider cannot list them.
+    /// Every file that its sandbox shows it, as folders with exceptions. Absent in lists and events, and where the provider cannot
+    /// list them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<VisibleFile>,
     /// Paths of the host that its entry mentions and that its sandbox does not show. `"sandbox": {"show": […]}` shows them.
     pub files_missing: Vec<String>,

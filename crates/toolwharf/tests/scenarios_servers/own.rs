@@ -219,7 +219,10 @@ async fn u12_what_is_not_visible_is_named_before_and_after() {
     let kept = Kept::sqlite().await;
     kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
     let list = home.text("notes/list.txt");
-    let script = format!("cat {list} && exec python3 {}", home.text("py/plain.py"));
+    let script = format!(
+        "cat {list} >/dev/null && exec python3 {}",
+        home.text("py/plain.py")
+    );
     let entry = |more: Value| {
         let mut sandbox = json!({"memory": "1G"});
         sandbox

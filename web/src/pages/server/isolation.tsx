@@ -1,8 +1,9 @@
+import { useQuery } from "@tanstack/react-query";
 import { Check, ShieldCheck, ShieldOff, X } from "lucide-react";
 
-import type { Server } from "@/api/client";
+import { get, type Server } from "@/api/client";
 import { bytes } from "@/lib";
-import { Empty, Fact, Facts, Panel } from "@/ui/parts";
+import { Badge, Empty, Fact, Facts, Panel } from "@/ui/parts";
 
 export function Isolation({ server }: { server: Server }) {
   if (!server.sandbox)
@@ -33,6 +34,9 @@ export function Isolation({ server }: { server: Server }) {
           <p className="px-3.5 py-3 text-sm text-muted">This is read back from the kernel when the server runs.</p>
         )}
       </Panel>
+      <Panel title="Files it can read and write" className="xl:order-last xl:col-span-2">
+        <Files server={server} />
+      </Panel>
       <Panel title="What it gets" actions={<ShieldCheck aria-hidden className="size-4 text-accent" />}>
         <Facts>
           <Fact name="Provider">{server.provider ?? server.sandbox}{server.provider_reason && <span className="text-muted"> ({server.provider_reason})</span>}</Fact>
@@ -50,4 +54,37 @@ export function Isolation({ server }: { server: Server }) {
       </Panel>
     </div>
   );
+}
+
+function Files({ server }: { server: Server }) {
+  // Lists and events leave it out. A new instance may see other files.
+  const { data } = useQuery({ queryKey: ["server files", server.id, server.starts], queryFn: ({ signal }) => get<Server>(`/api/v1/mcp/servers/${server.id}`, signal) });
+  const files = data?.files ?? [];
+  if (!files.length) return <p className="px-3.5 py-3 text-sm text-muted">Listed when the server runs under bubblewrap. A container sees its image, its volumes and its mounts.</p>;
+  const sorted = [...files].sort((a, b) => Number(isOwn(a)) - Number(isOwn(b)) || a.path.localeCompare(b.path));
+  return (
+    <>
+      {!!server.files_missing?.length && (
+        <p className="border-b px-3.5 py-2 text-sm text-warn">
+          Its entry names files that it does not see: {server.files_missing.join(", ")}. Add them to <code>"sandbox": {'{"show": […]}'}</code> if it needs them.
+        </p>
+      )}
+      <ul className="max-h-96 divide-y divide-line overflow-y-auto">
+        {sorted.map((one) => (
+          <li key={one.path} className="flex flex-wrap items-baseline gap-x-3 px-3.5 py-1.5 text-sm">
+            <Badge tone={one.access === "write" ? "warn" : "plain"}>{one.access}</Badge>
+            <code className="min-w-0 break-all">{one.path}</code>
+            {isOwn(one) && <span className="text-xs text-muted">{one.host ? "the system's" : "the sandbox's own"}</span>}
+            {one.host && one.host !== one.path && <span className="text-xs break-all text-muted">{one.host} of the host</span>}
+            {!!one.hidden?.length && <span className="basis-full text-xs break-all text-muted">hidden: {one.hidden.join(", ")}</span>}
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}
+
+/** Whether every sandbox has it. */
+function isOwn(one: NonNullable<Server["files"]>[number]) {
+  return !one.host || /^\/(usr|bin|sbin|lib\w*|etc|nix)(\/|$)/.test(one.host);
 }

@@ -186,10 +186,12 @@ impl Rest {
     /// What is told of a server, with the name of its product.
     async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
         let products = self.products([target].into_iter()).await?;
-        Ok(self.told_with(who, target, &products).await)
+        let mut server = self.told(who, target).await;
+        server.product = target.product().and_then(|id| products.get(id).cloned());
+        Ok(server)
     }
 
-    /// A server as the API shows it, with its product out of these.
+    /// A server as lists and events show it, with its product out of these: without its files, which are many.
     pub(super) async fn told_with(
         &self,
         who: &Principal,
@@ -198,6 +200,7 @@ impl Rest {
     ) -> Server {
         let mut server = self.told(who, target).await;
         server.product = target.product().and_then(|id| products.get(id).cloned());
+        server.files = Vec::new();
         server
     }
 
