@@ -53,6 +53,7 @@ mod cell;
 mod census;
 mod cgroup;
 mod channel;
+pub(crate) mod confine;
 mod ports;
 mod prepare;
 mod seccomp;
@@ -89,6 +90,7 @@ use crate::ports::{Listeners, Ports};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit};
 
+pub use self::confine::Bounds;
 pub use self::shim::shim_main;
 
 /// From the start of bubblewrap to the start of the server.

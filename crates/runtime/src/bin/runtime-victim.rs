@@ -7,6 +7,7 @@
 //! - `runtime-victim rootless DIR SCRIPT`: runs one in a sandbox, and prints all about it.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
 //! - `runtime-victim code`: prints how a child ended that ended with code 7.
+//! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs what the command line names into DIR, and prints how that ended.
 //! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
 
 use std::io::{self, Write as _};
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 use model::{Launch, Place, Program, Sandbox};
 use runtime::process::{Instance, SentinelCommand, Spawner};
-use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Packages, Ports, Runtime as _, Unit};
+use runtime::sandbox::{Bounds, Bubblewrap, Options};
+use runtime::{PackageOptions, Packages, Ports, Runtime as _, Unit};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 /// A leader with a child in its group, one in a session of its own, and one in a group of its
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         ["exit", count] => host(count, true),
         ["sandbox", install, dir, count, script] => sandbox(install, dir, count, script),
         ["rootless", dir, script] => rootless(dir, script),
+        ["install", dir, program, ref args @ ..] => install(dir, program, args),
         ["storm"] => storm(),
         ["code"] => code(),
         _ => ExitCode::from(64),
@@ -117,8 +119,41 @@ fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
         shim: SentinelCommand::this_binary(["shim"]),
     };
     let packages = Path::new(dir).with_file_name("packages");
-    let packages = Packages::new(packages, spawner.clone(), true);
+    let packages = Packages::new(packages, spawner.clone(), true, package_options(install));
     Bubblewrap::new(spawner.clone(), packages.into(), options)
+}
+
+fn package_options(install: &str) -> PackageOptions {
+    let bound = |name: &str, default| {
+        let text = std::env::var(name).ok();
+        text.map_or(default, |text| text.parse().expect("a number"))
+    };
+    PackageOptions {
+        install: install.to_owned(),
+        shim: SentinelCommand::this_binary(["shim"]),
+        bounds: Bounds {
+            bytes: bound("VICTIM_BYTES", 2 << 30),
+            files: bound("VICTIM_FILES", 200_000),
+        },
+        hosts: Vec::new(),
+    }
+}
+
+/// Installs what a command line of `npx` or `uvx` names.
+#[tokio::main]
+async fn install(dir: &str, program: &str, args: &[&str]) -> ExitCode {
+    let spawner = spawner();
+    let packages = Packages::new(dir.into(), spawner.clone(), true, package_options("victim"));
+    let program = Program::Command {
+        program: program.to_owned(),
+        args: args.iter().map(|&arg| arg.to_owned()).collect(),
+    };
+    let launch = Launch::new(program, Place::Host);
+    match packages.newest("victim", &launch).await {
+        Ok(version) => say(&format!("installed {version}")),
+        Err(error) => say(&format!("error {error}")),
+    }
+    ExitCode::SUCCESS
 }
 
 fn unit(label: &str, script: &str, place: Place) -> Unit {
