@@ -55,6 +55,8 @@ const ADDRESSES: usize = 4;
 /// After a failed `accept`, which is for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
+const BAD_GATEWAY: &str = "502 Bad Gateway";
+
 const PROXIES: [&str; 6] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -152,6 +154,9 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
             }
         }
         Err(Refusal { status, text }) => {
+            if status == BAD_GATEWAY {
+                shared.allowed.failed(&text);
+            }
             if let Some(times) = shared.refused.count(&text) {
                 let label = &shared.label;
                 tracing::info!(server = label, status, "egress refused: {text}{times}");
@@ -223,7 +228,7 @@ async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked, Vec<u
         }
     }
     Err(Refusal {
-        status: "502 Bad Gateway",
+        status: BAD_GATEWAY,
         text: format!(
             "cannot connect to `{}:{}`: {}",
             asked.host,
@@ -266,7 +271,7 @@ async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, 
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
         Ok(Err(_)) | Err(_) => {
             return Err(Refusal {
-                status: "502 Bad Gateway",
+                status: BAD_GATEWAY,
                 text: format!("`{host}` cannot be resolved"),
             });
         }

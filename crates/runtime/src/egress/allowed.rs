@@ -21,6 +21,8 @@ pub(crate) struct Allowed {
     parents: Parents,
     /// The first [`MAX_REFUSED`] destinations that were asked for and are not on the list.
     refused: Mutex<Vec<String>>,
+    /// The last failure to reach a host that is on the list.
+    failure: Mutex<Option<String>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ impl Allowed {
                 list: "the server's `network.allow`",
                 parents: Parents::default(),
                 refused: Mutex::default(),
+                failure: Mutex::default(),
             })
     }
 
@@ -76,7 +79,17 @@ impl Allowed {
             list,
             parents,
             refused: Mutex::default(),
+            failure: Mutex::default(),
         }
+    }
+
+    /// Why a host on the list could not be reached, if one could not.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    pub(super) fn failed(&self, why: &str) {
+        *self.failure.lock() = Some(why.to_owned());
     }
 
     /// The destinations that were refused, as `host:port`.

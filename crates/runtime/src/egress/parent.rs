@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{ANSWER_TIME, Asked, CONNECT_TIME, Refusal, read_head};
+use super::{ANSWER_TIME, Asked, BAD_GATEWAY, CONNECT_TIME, Refusal, read_head};
 
 /// An HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Parent {
     /// already sent.
     pub(super) async fn open(&self, asked: &mut Asked) -> Result<(TcpStream, Vec<u8>), Refusal> {
         let failed = |why: String| Refusal {
-            status: "502 Bad Gateway",
+            status: BAD_GATEWAY,
             text: format!("the proxy `{}:{}`: {why}", self.host, self.port),
         };
         let connecting = TcpStream::connect((self.host.as_str(), self.port));

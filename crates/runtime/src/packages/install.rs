@@ -2,9 +2,10 @@
 //!
 //! An installation resolves first, checks what was resolved ([`super::lock`]), and fetches exactly that.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,8 @@ struct Making<'a> {
     program: PathBuf,
     tools: Tools,
     sources: Sources,
+    /// Folders of `find-links` that only this process's user can read → their copies on the stage.
+    links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Packages {
@@ -190,6 +193,7 @@ impl<'a> Making<'a> {
             program: program.canonicalize().map_err(disk)?,
             tools: Tools::default(),
             sources: Sources::default(),
+            links: BTreeMap::new(),
         };
         making.tools = {
             let program = making.program.clone();
@@ -216,6 +220,10 @@ impl<'a> Making<'a> {
                 making.sources = blocking(move || Ok(Sources::uv(&host, &home, &pythons)))
                     .await?
                     .map_err(unusable)?;
+                let (links, stage) = (making.sources.links.clone(), stage.clone());
+                let links = blocking(move || copy_links(&links, &stage).map_err(disk)).await?;
+                making.sources.shown.extend(links.0);
+                making.links = links.1;
             }
         }
         Ok(making)
@@ -475,7 +483,7 @@ impl<'a> Making<'a> {
             env: self.sources.env.clone(),
             cwd: self.stage.package(),
             stage: self.stage.root(),
-            writable: std::collections::BTreeMap::new(),
+            writable: self.links.clone(),
             shown,
             files: self.sources.files.clone(),
             path: self.tools.path.clone(),
@@ -510,6 +518,9 @@ impl<'a> Making<'a> {
             )));
         }
         let mut said = said(&done.stderr);
+        if let Some(failure) = allowed.and_then(|allowed| allowed.failure()) {
+            said.push_str(&format!("; {failure}"));
+        }
         let refused_hosts = allowed.map(|allowed| allowed.refused()).unwrap_or_default();
         if !refused_hosts.is_empty() {
             said.push_str(&format!(
@@ -549,6 +560,35 @@ impl<'a> Making<'a> {
     ) -> Result<(), Error> {
         blocking(move || work().map_err(disk)).await
     }
+}
+
+/// The folders of `find-links` that everybody can read, and copies of the others: the installation's user is not this process's.
+type Links = (Vec<PathBuf>, BTreeMap<PathBuf, PathBuf>);
+
+fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
+    let (mut readable, mut copies) = (Vec::new(), BTreeMap::new());
+    for (number, link) in links.iter().enumerate() {
+        let Ok(about) = link.metadata() else {
+            continue;
+        };
+        if !about.is_dir() || about.permissions().mode() & 0o005 == 0o005 {
+            readable.push(link.clone());
+            continue;
+        }
+        let copy = stage.root().join("links").join(number.to_string());
+        fs::create_dir_all(&copy)?;
+        for entry in fs::read_dir(link)? {
+            let entry = entry?;
+            if entry.path().is_file() {
+                let to = copy.join(entry.file_name());
+                fs::copy(entry.path(), &to)?;
+                make_readable(&to)?;
+            }
+        }
+        make_readable(&copy)?;
+        copies.insert(link.clone(), copy);
+    }
+    Ok((readable, copies))
 }
 
 /// Moves downloaded interpreters to their place. One that is there already stays.

@@ -100,6 +100,8 @@ pub(super) struct Sources {
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
     /// Read-only, where they are.
     pub(super) shown: Vec<PathBuf>,
+    /// Folders of uv's `find-links`.
+    pub(super) links: Vec<PathBuf>,
     pub(super) registries: Vec<Place>,
     /// Where Pythons come from.
     pub(super) pythons: Vec<Place>,
@@ -265,7 +267,11 @@ impl Sources {
                 self.copy(Path::new(value), Path::new(value));
             }
         }
-        let text = |key: &str| settings.get(key).and_then(Value::as_str);
+        // npm is not told of those in variables, which it could not reach from inside.
+        let text = |key: &str| {
+            let configured = settings.get(key).and_then(Value::as_str);
+            npm_variable(host, key).or(configured)
+        };
         let (http, https) = (text("proxy"), text("https-proxy"));
         let except = match settings.get("noproxy") {
             Some(Value::Array(all)) => all
@@ -276,7 +282,8 @@ impl Sources {
             Some(Value::String(all)) => all.clone(),
             _ => String::new(),
         };
-        self.parents = parents(host, http, https.or(http), &except)?;
+        let except = npm_variable(host, "noproxy").unwrap_or(&except);
+        self.parents = parents(host, http, https.or(http), except)?;
         // Whatever replaces it, npm's lock files have the public registry's own URLs.
         self.registries.extend(Place::parse(NPM_DEFAULT));
         Ok(())
@@ -435,7 +442,7 @@ impl Sources {
                             "`{shown}` in the settings of uv is neither a URL of an index nor an absolute path"
                         ));
                     }
-                    self.shown.push(path.to_owned());
+                    self.links.push(path.to_owned());
                 }
             }
         }
@@ -469,6 +476,18 @@ impl Sources {
         };
         Ok(())
     }
+}
+
+/// A setting of npm that is in a variable.
+fn npm_variable<'a>(host: &'a Environment, key: &str) -> Option<&'a str> {
+    let wanted = format!("npm_config_{}", key.replace('-', "_"));
+    let mut named = host
+        .iter()
+        .filter(|(name, _)| name.replace('-', "_").eq_ignore_ascii_case(&wanted));
+    named
+        .next()
+        .map(|(_, value)| value.as_str())
+        .filter(|value| !value.is_empty())
 }
 
 /// A text, or each of a list.
@@ -505,4 +524,160 @@ fn parents(
             .map(str::to_owned)
             .collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        variables.iter().map(own).collect()
+    }
+
+    fn addresses_of(places: &[Place]) -> Vec<String> {
+        let all = addresses(places).into_iter();
+        all.map(|(host, port)| format!("{host}:{port}")).collect()
+    }
+
+    #[test]
+    fn u03_npm_and_uv_get_what_leads_to_registries_and_nothing_else() {
+        let host = environment(&[
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("HOME", "/nowhere"),
+            ("NO_PROXY", "x"),
+            ("NPM_CONFIG_CACHE", "/cache"),
+            ("NPM_CONFIG_REGISTRY", "http://r"),
+            ("TOOLWHARF_DATABASE_URL", "s"),
+            ("UV_COMPILE_BYTECODE", "1"),
+            ("UV_INDEX", "http://i"),
+            ("UV_LINK_MODE", "symlink"),
+            ("https_proxy", "http://p"),
+            ("npm_config_https-proxy", "http://p"),
+            ("npm_config_strict_ssl", "true"),
+        ]);
+        let own = [
+            ("HOME", "/stage"),
+            ("NPM_CONFIG_REGISTRY", "http://r"),
+            ("TMPDIR", "/stage/tmp"),
+            ("UV_CACHE_DIR", "/stage/.cache/uv"),
+            ("UV_INDEX", "http://i"),
+            ("UV_LINK_MODE", "copy"),
+            ("npm_config_cache", "/stage/.npm"),
+            ("npm_config_logs_dir", "/stage/.npm/_logs"),
+            ("npm_config_strict_ssl", "true"),
+        ];
+        let npm = Sources::npm(&host, Path::new("/stage"));
+        let mut expected = environment(&own);
+        expected.insert(
+            "npm_config_userconfig".into(),
+            "/run/toolwharf/npmrc".into(),
+        );
+        assert_eq!((npm.env, npm.files), (expected, BTreeMap::new()));
+        let uv = Sources::uv(&host, Path::new("/stage"), Path::new("/pythons")).unwrap();
+        let mut expected = environment(&own);
+        expected.insert("UV_PYTHON_INSTALL_DIR".into(), "/pythons".into());
+        expected.insert("XDG_CONFIG_HOME".into(), "/run/toolwharf/config".into());
+        assert_eq!(uv.env, expected);
+        assert_eq!(
+            addresses_of(&uv.registries),
+            ["files.pythonhosted.org:443", "i:80", "pypi.org:443"]
+        );
+        assert!(
+            format!("{:?}", uv.parents).contains("https: Some(Parent(p:80))"),
+            "{:?}",
+            uv.parents
+        );
+    }
+
+    #[test]
+    fn u03_npm_reaches_its_registries_and_those_of_scopes() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().to_str().unwrap();
+        fs::write(format!("{home}/.npmrc"), "secret").unwrap();
+        fs::write(format!("{home}/ca"), "ca").unwrap();
+        let host = environment(&[("HOME", home), ("HTTP_PROXY", "http://env:1")]);
+        let mut npm = Sources::npm(&host, Path::new("/stage"));
+        let config = json!({
+            "registry": "https://Registry.example/npm/", "@a:registry": "http://10.0.0.1:4873", "access": null,
+            "@b:registry": "https://npm.pkg.github.com/", "cafile": format!("{home}/ca"), "https-proxy": "http://npm:2", "noproxy": ["x"],
+        });
+        npm.add_npm(&host, &config).unwrap();
+        let reached: Vec<_> = npm
+            .npm_addresses()
+            .into_iter()
+            .map(|(host, port)| format!("{host}:{port}"))
+            .collect();
+        let expected = [
+            "10.0.0.1:4873",
+            "npm.pkg.github.com:443",
+            "pkg-npm.githubusercontent.com:443",
+            "registry.example:443",
+        ];
+        assert_eq!(reached, expected);
+        let parents = format!("{:?}", npm.parents);
+        assert!(
+            parents.contains("env:1") && parents.contains("npm:2"),
+            "{parents}"
+        );
+        let inside: Vec<_> = npm
+            .files
+            .keys()
+            .map(|path| path.display().to_string())
+            .collect();
+        assert_eq!(
+            inside,
+            ["/run/toolwharf/npmrc".to_owned(), format!("{home}/ca")].map(|path| path)
+        );
+        let held = |url: &str| npm.registries.iter().any(|place| place.holds(url));
+        assert!(
+            held("https://registry.example/npm/a/-/a-1.tgz")
+                && !held("https://registry.example/a.tgz")
+        );
+        let error = npm
+            .add_npm(&host, &json!({"registry": "ftp://me:hunter2@r"}))
+            .unwrap_err();
+        assert!(error.contains("`ftp://r`"), "{error}");
+    }
+
+    #[test]
+    fn u03_uv_reaches_the_indexes_of_its_variables_and_files() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().to_str().unwrap();
+        fs::create_dir_all(format!("{home}/.config/uv")).unwrap();
+        let settings = "https-proxy = 'http://me:hunter2@toml:3'\nextra-index-url = ['https://extra/simple']\n\
+            python-install-mirror = 'https://mirror/x'\n[[index]]\nurl = 'https://first/simple'\ndefault = true\n\
+            [pip]\nfind-links = ['https://links/x', '/wheels']\n";
+        fs::write(format!("{home}/.config/uv/uv.toml"), settings).unwrap();
+        fs::write(format!("{home}/.netrc"), "secret").unwrap();
+        let host = environment(&[
+            ("HOME", home),
+            ("UV_INDEX", "named=https://me:pass@second:8/simple"),
+        ]);
+        let uv = Sources::uv(&host, Path::new("/stage"), Path::new("/pythons")).unwrap();
+        let expected = ["extra:443", "first:443", "links:443", "second:8"];
+        assert_eq!(addresses_of(&uv.registries), expected);
+        assert_eq!(addresses_of(&uv.pythons), ["mirror:443"]);
+        assert_eq!(uv.links, [PathBuf::from("/wheels")]);
+        assert!(
+            format!("{:?}", uv.parents).contains("toml:3"),
+            "{:?}",
+            uv.parents
+        );
+        let copied = &uv.files[Path::new("/run/toolwharf/config/uv/uv.toml")];
+        let copied = String::from_utf8(copied.clone()).unwrap();
+        assert!(
+            copied.contains("first") && !copied.contains("hunter2"),
+            "{copied}"
+        );
+        assert_eq!(uv.files[Path::new("/run/toolwharf/netrc")], b"secret");
+        fs::write(format!("{home}/.config/uv/uv.toml"), "hunter2").unwrap();
+        let error = Sources::uv(&host, Path::new("/stage"), Path::new("/pythons")).unwrap_err();
+        assert!(
+            error.contains("uv.toml") && !error.contains("hunter2"),
+            "{error}"
+        );
+    }
 }

@@ -102,6 +102,68 @@ fn u03_an_installer_of_an_ordinary_user_has_none_either() {
     check(true);
 }
 
+/// A registry that only a proxy leads to, as in a company's network.
+#[test]
+fn u03_installations_go_through_the_proxies_that_are_configured() {
+    let ground = Ground::new();
+    let proxy = format!("http://127.0.0.1:{}", ground.port);
+    for (by, package, proxied, registry) in [
+        (
+            "npx",
+            "plain",
+            "HTTP_PROXY",
+            ("npm_config_registry", "http://registry.invalid/npm/"),
+        ),
+        (
+            "npx",
+            "scripts",
+            "npm_config_proxy",
+            ("npm_config_registry", "http://registry.invalid/npm/"),
+        ),
+        (
+            "uvx",
+            "pyplain",
+            "http_proxy",
+            ("UV_DEFAULT_INDEX", "http://registry.invalid/simple"),
+        ),
+    ] {
+        let how = How {
+            env: &[(proxied, &proxy), registry],
+            ..How::default()
+        };
+        let found = ground.install(package, &[by, package], how);
+        assert!(found.starts_with("installed 1.0"), "{proxied}: {found}");
+    }
+    let how = How {
+        env: &[("HTTP_PROXY", "socks5://me:hunter2@127.0.0.1:1")],
+        ..How::default()
+    };
+    let found = ground.install("socks", &["npx", "plain"], how);
+    assert!(
+        found.contains("`socks5://127.0.0.1:1` is not of the form http://host:port"),
+        "{found}"
+    );
+}
+
+#[test]
+fn u03_uv_gets_pythons_from_their_configured_source() {
+    let ground = Ground::new();
+    let mirror = format!("http://127.0.0.1:{}/pythons", ground.port);
+    let how = How {
+        env: &[
+            ("UV_PYTHON_DOWNLOADS", "automatic"),
+            ("UV_PYTHON_INSTALL_MIRROR", &mirror),
+        ],
+        ..How::default()
+    };
+    let line = ["uvx", "--python", "3.14", "pyplain"];
+    let found = ground.install("mirror", &line, how);
+    assert!(
+        found.starts_with("error ") && found.contains(&mirror),
+        "{found}"
+    );
+}
+
 /// What is published is this process's own, and has no copy of a file of settings.
 #[test]
 fn u03_an_installed_package_has_nothing_of_the_installer() {

@@ -12,11 +12,18 @@ served, packages, wheels = {}, {}, {}
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        path = self.path.split("?")[0].replace("%2f", "/")
+        path, origin = self.path, here
+        if path.startswith("http://"):
+            # It is spoken to as a proxy.
+            origin = "http://" + path.split("/")[2]
+            path = path[len(origin):]
+        path = path.split("?")[0].replace("%2f", "/")
         body = served.get(path) or served.get(path.rstrip("/") + "/")
         if body is None and path.startswith("/git/"):
             file = folder / path[1:]
             body = file.read_bytes() if file.is_file() else None
+        if body is not None and origin != here:
+            body = body.replace(here.encode(), origin.encode())
         self.send_response(404 if body is None else 200)
         kind = "application/json" if path.startswith("/npm/") and not path.endswith(".tgz") else "application/octet-stream"
         self.send_header("content-type", "text/html" if path.startswith("/simple/") else kind)
