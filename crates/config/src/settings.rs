@@ -266,6 +266,21 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
     let url = table.text("e2b_url", must, is_private_address);
     set(&mut into.e2b_url, url);
     into.e2b_sandbox_url = table.text("e2b_sandbox_url", must, is_private_address);
+    let must = r#"a number of bytes, or a size such as "2GiB""#;
+    let bytes = table.value("package_bytes", must, |value| {
+        let bytes = size(value).filter(|bytes| (1 << 20..=1 << 40).contains(bytes))?;
+        u64::try_from(bytes).ok()
+    });
+    set(&mut into.package_bytes, bytes);
+    let files = table.count("package_files", 100..=100_000_000);
+    set(&mut into.package_files, files);
+    let must = r#"hosts, as "files.example.com" or "files.example.com:8443""#;
+    into.package_hosts = table.each("package_hosts", must, |text| {
+        let (host, port) = text.split_once(':').unwrap_or((text, "443"));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let fits = !host.is_empty() && host.bytes().all(plain) && port.parse::<u16>().is_ok();
+        fits.then(|| text.to_owned())
+    });
     into.mounts = table.each("mounts", "absolute paths of this host", |path| {
         path.starts_with('/').then(|| path.into())
     });

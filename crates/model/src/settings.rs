@@ -137,6 +137,12 @@ pub struct HostingSettings {
     pub e2b_sandbox_url: Option<String>,
     pub kubernetes: KubernetesSettings,
     pub swarm: SwarmSettings,
+    /// Bytes that the installation of one package may write to the disk, caches included.
+    pub package_bytes: u64,
+    /// Files that it may make.
+    pub package_files: u64,
+    /// Hosts, as `host` or `host:port`, that installations reach over HTTPS besides the registries that npm and uv are configured for.
+    pub package_hosts: Vec<String>,
     /// Paths of the host below which servers may mount something.
     pub mounts: Vec<PathBuf>,
     /// Where health warnings are sent to, as JSON.
@@ -355,6 +361,9 @@ impl Default for HostingSettings {
             e2b_sandbox_url: None,
             kubernetes: KubernetesSettings::default(),
             swarm: SwarmSettings::default(),
+            package_bytes: 2 << 30,
+            package_files: 200_000,
+            package_hosts: Vec::new(),
             mounts: Vec::new(),
             webhook: None,
         }

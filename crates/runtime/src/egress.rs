@@ -8,7 +8,8 @@
 //! - Names are resolved here, once for each connection, and the address that was looked at is the one
 //!   that is connected to.
 //! - An address that is not public is reached only if the list names that very address: not by a
-//!   name that happens to lead there (DNS rebinding).
+//!   name that happens to lead there (DNS rebinding). Exception: the hosts of [`Allowed::configured`], which the person who runs
+//!   Toolwharf chose.
 //! - Connections, heads and waits are bounded.
 //!
 //! # Deliberately absent
@@ -16,6 +17,7 @@
 //! Looking into TLS, caches, authentication, more than one request on a connection.
 
 mod allowed;
+mod parent;
 
 use std::{
     io,
@@ -34,6 +36,7 @@ use tokio::{
 
 pub(crate) use self::allowed::Allowed;
 use self::allowed::plausible;
+pub(crate) use self::parent::{Parent, Parents};
 use crate::{pump::pump, repeats::Repeats};
 
 const CONNECTIONS: usize = 128;
@@ -51,6 +54,8 @@ const ADDRESSES: usize = 4;
 
 /// After a failed `accept`, which is for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+
+const BAD_GATEWAY: &str = "502 Bad Gateway";
 
 const PROXIES: [&str; 6] = [
     "HTTP_PROXY",
@@ -130,7 +135,7 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
         Ok(Err(_)) | Err(_) => return,
     };
     match result {
-        Ok(((mut server, asked), end)) => {
+        Ok(((mut server, asked, early), end)) => {
             let rest = &head[end..];
             let begun = async {
                 match asked.head {
@@ -138,7 +143,8 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
                     None => {
                         client
                             .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                            .await?
+                            .await?;
+                        client.write_all(&early).await?;
                     }
                 }
                 server.write_all(rest).await
@@ -148,6 +154,9 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
             }
         }
         Err(Refusal { status, text }) => {
+            if status == BAD_GATEWAY {
+                shared.allowed.failed(&text);
+            }
             if let Some(times) = shared.refused.count(&text) {
                 let label = &shared.label;
                 tracing::info!(server = label, status, "egress refused: {text}{times}");
@@ -198,22 +207,28 @@ async fn read_head(client: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Opt
     }
 }
 
-async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked), Refusal> {
-    let asked = parse(head).ok_or_else(|| Refusal {
+/// A connection for a request, and what the other side already sent on it.
+async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked, Vec<u8>), Refusal> {
+    let mut asked = parse(head).ok_or_else(|| Refusal {
         status: "400 Bad Request",
         text: "a proxy takes `CONNECT host:port` and `METHOD http://host/path`".to_owned(),
     })?;
+    if let Some(parent) = allowed.parent(&asked.host, asked.port, asked.head.is_none()) {
+        check(&asked, allowed)?;
+        let (server, early) = parent.open(&mut asked).await?;
+        return Ok((server, asked, early));
+    }
     let addresses = addresses(&asked, allowed).await?;
     let mut failure = None;
     for address in addresses.into_iter().take(ADDRESSES) {
         match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
-            Ok(Ok(server)) => return Ok((server, asked)),
+            Ok(Ok(server)) => return Ok((server, asked, Vec::new())),
             Ok(Err(error)) => failure = Some(error.to_string()),
             Err(_) => failure = Some("no answer".to_owned()),
         }
     }
     Err(Refusal {
-        status: "502 Bad Gateway",
+        status: BAD_GATEWAY,
         text: format!(
             "cannot connect to `{}:{}`: {}",
             asked.host,
@@ -223,39 +238,47 @@ async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked), Refu
     })
 }
 
-async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, Refusal> {
-    let forbidden = |text| Refusal {
+fn forbidden(text: String) -> Refusal {
+    Refusal {
         status: "403 Forbidden",
         text,
-    };
+    }
+}
+
+/// Refuses a destination that is not on the list; its address, if the request names one.
+fn check(asked: &Asked, allowed: &Allowed) -> Result<Option<SocketAddr>, Refusal> {
     let Asked { host, port, .. } = asked;
     if let Ok(ip) = host.parse::<IpAddr>() {
         let address = SocketAddr::new(ip.to_canonical(), *port);
         return if allowed.address(address) {
-            Ok(vec![address])
+            Ok(Some(address))
         } else {
-            Err(forbidden(format!(
-                "`{address}` is not in the server's `network.allow`"
-            )))
+            Err(forbidden(allowed.refuse(&address.to_string())))
         };
     }
     if !allowed.name(host, *port) {
-        return Err(forbidden(format!(
-            "`{host}:{port}` is not in the server's `network.allow`"
-        )));
+        return Err(forbidden(allowed.refuse(&format!("{host}:{port}"))));
     }
+    Ok(None)
+}
+
+async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, Refusal> {
+    if let Some(address) = check(asked, allowed)? {
+        return Ok(vec![address]);
+    }
+    let Asked { host, port, .. } = asked;
     let found = match timeout(RESOLVE_TIME, lookup_host((host.as_str(), *port))).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
         Ok(Err(_)) | Err(_) => {
             return Err(Refusal {
-                status: "502 Bad Gateway",
+                status: BAD_GATEWAY,
                 text: format!("`{host}` cannot be resolved"),
             });
         }
     };
-    let (good, bad): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .partition(|&address| model::is_public(address.ip()) || allowed.address(address));
+    let (good, bad): (Vec<_>, Vec<_>) = found.into_iter().partition(|&address| {
+        allowed.private() || model::is_public(address.ip()) || allowed.address(address)
+    });
     match (good.is_empty(), bad.first()) {
         (true, Some(bad)) => Err(forbidden(format!(
             "`{host}` leads to {}, which is not public; name that address in the server's \

@@ -49,7 +49,7 @@ mod unit;
 
 pub use handle::{Exit, Handle};
 pub use host::Host;
-pub use packages::{Package, Packages};
+pub use packages::{Package, PackageOptions, Packages};
 pub use ports::{Ports, notice as port_notice};
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};

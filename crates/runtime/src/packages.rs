@@ -16,7 +16,11 @@
 //!
 //! - Nothing of a package runs while it is installed: npm runs no scripts, uv builds nothing, and no Python is started that
 //!   knows of the package.
-//! - npm and uv are those of this process's own `PATH`, and get its settings of registries and proxies. No variable and
+//! - Should that fail, it runs in a sandbox ([`confine`](crate::sandbox::confine)): npm and uv see the system's programs, their
+//!   stage and copies of their settings, find no git, and reach the configured registries only. Without a sandbox nothing is
+//!   installed.
+//! - A version is published only after its lock file was checked: every package comes from a configured registry and has a hash.
+//! - npm and uv are those of this process's own `PATH`, and get its settings of registries and proxies (`sources`). No variable and
 //!   no path of a server reaches them; of its arguments, names and versions that [`Request::parse`] let through.
 //! - A version is complete or not there. What a crash left half made is never started, and [`Packages::sweep`] removes it.
 //! - What of the host a sandbox sees because of a package does not depend on what is in the package.
@@ -24,9 +28,12 @@
 //!   removed.
 
 mod install;
+mod lock;
 mod program;
 mod request;
 mod shelf;
+mod sources;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,8 +47,11 @@ use tokio_util::task::TaskTracker;
 use self::install::INSTALL;
 use self::request::{Registry, Request};
 use self::shelf::{Lease, Shelf};
+use self::sources::Place as Source;
 use crate::handle::Handle;
-use crate::process::Spawner;
+use crate::process::{SentinelCommand, Spawner};
+use crate::sandbox::Bounds;
+use crate::sandbox::confine::Confine;
 use crate::search::{PATH, find, own_path};
 use crate::turns::Turns;
 use crate::unit::{Enforced, Error, Unit};
@@ -50,10 +60,25 @@ use crate::unit::{Enforced, Error, Unit};
 const FORGETTING: u32 = 40;
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How packages are installed.
+#[derive(Clone, Debug)]
+pub struct PackageOptions {
+    /// What tells this installation from others on the same host, as for [`sandbox::Options`](crate::sandbox::Options).
+    pub install: String,
+    /// Leads to [`shim_main`](crate::sandbox::shim_main).
+    pub shim: SentinelCommand,
+    pub bounds: Bounds,
+    /// Hosts, as `host` or `host:port`, that registries keep their files on beside the configured ones.
+    pub hosts: Vec<String>,
+}
+
 /// The packages of this installation.
 pub struct Packages {
     dir: PathBuf,
     spawner: Spawner,
+    confine: Arc<Confine>,
+    bounds: Bounds,
+    hosts: Vec<Source>,
     /// Whether this process may change what is here: one at a time does.
     owns: bool,
     turns: Turns,
@@ -94,10 +119,20 @@ pub(crate) struct Files {
 impl Packages {
     /// Packages in the folder `dir`. `owns`: no other process changes it.
     #[must_use]
-    pub fn new(dir: PathBuf, spawner: Spawner, owns: bool) -> Self {
+    pub fn new(dir: PathBuf, spawner: Spawner, owns: bool, options: PackageOptions) -> Self {
         let turns = Turns::new("an earlier installation of the same package", INSTALL);
+        let PackageOptions {
+            install,
+            shim,
+            bounds,
+            hosts,
+        } = options;
+        let hosts = hosts.iter().map(|host| format!("https://{host}/"));
         Self {
             dir,
+            confine: Arc::new(Confine::new(spawner.clone(), install, shim)),
+            bounds,
+            hosts: hosts.filter_map(|host| Source::parse(&host)).collect(),
             spawner,
             owns,
             turns,

@@ -53,6 +53,7 @@ mod cell;
 mod census;
 mod cgroup;
 mod channel;
+pub(crate) mod confine;
 mod mounts;
 mod ports;
 mod prepare;
@@ -92,6 +93,7 @@ use crate::ports::{Listeners, Ports};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit, VisibleFiles};
 
+pub use self::confine::Bounds;
 pub use self::shim::shim_main;
 pub use self::view::Own;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use model::{Launch, Place, Program, Reach, Sandbox};
 use runtime::process::{Exit, Missed, SentinelCommand};
-use runtime::sandbox::{Bubblewrap, Options, Own};
-use runtime::{Error, Packages, Ports, Runtime, Unit};
+use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
+use runtime::{Error, PackageOptions, Packages, Ports, Runtime, Unit};
 use support::{
     LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
     read_until, sh, spawner, wait_for,
@@ -531,7 +531,21 @@ async fn the_path_of_the_server_counts() {
 async fn the_host_runs_commands_and_no_sandboxes() {
     let spawner = spawner();
     let directory = tempfile::tempdir().unwrap();
-    let packages = Packages::new(directory.path().join("packages"), spawner.clone(), true);
+    let shim = SentinelCommand {
+        program: support::VICTIM.into(),
+        args: vec!["shim".into()],
+    };
+    let options = PackageOptions {
+        install: "test".to_owned(),
+        shim: shim.clone(),
+        bounds: Bounds {
+            bytes: 1 << 30,
+            files: 100_000,
+        },
+        hosts: Vec::new(),
+    };
+    let folder = directory.path().join("packages");
+    let packages = Packages::new(folder, spawner.clone(), true, options);
     let bubblewrap = Bubblewrap::new(
         spawner.clone(),
         packages.into(),
@@ -540,10 +554,7 @@ async fn the_host_runs_commands_and_no_sandboxes() {
             install: "test".to_owned(),
             ports: Ports::new(directory.path().join("ports.json")),
             own: Own::default(),
-            shim: SentinelCommand {
-                program: support::VICTIM.into(),
-                args: vec!["shim".into()],
-            },
+            shim,
         },
     );
     let mut shell = sh("echo $NAME; pwd");

@@ -21,11 +21,11 @@ use model::{ProjectId, Provider, ServerName, Settings};
 #[cfg(feature = "kubernetes")]
 use runtime::kubernetes::{self, Kubernetes};
 use runtime::{
-    Host, Packages, Ports, Runtime,
+    Host, PackageOptions, Packages, Ports, Runtime,
     docker::{self, Docker, Swarm},
     e2b::{self, E2b},
     process::Spawner,
-    sandbox::{self, Bubblewrap},
+    sandbox::{self, Bounds, Bubblewrap},
     sentinel::SentinelCommand,
 };
 use store::{Location, Store};
@@ -303,8 +303,22 @@ pub(crate) async fn gateway(
     };
     let master = Arc::new(Master::open(&store, data_dir, &env).await?);
     let logins = Logins::new(store.clone(), master.clone(), &settings);
-    let packages = Packages::new(data_dir.join("packages"), spawner.clone(), own.is_some());
-    let packages = Arc::new(packages);
+    let options = PackageOptions {
+        install: installation(data_dir)?,
+        shim: SentinelCommand::this_binary([SHIM]),
+        bounds: Bounds {
+            bytes: settings.hosting.package_bytes,
+            files: settings.hosting.package_files,
+        },
+        hosts: settings.hosting.package_hosts.clone(),
+    };
+    let folder = data_dir.join("packages");
+    let packages = Arc::new(Packages::new(
+        folder,
+        spawner.clone(),
+        own.is_some(),
+        options,
+    ));
     let host = Host::new(spawner.clone(), packages.clone());
     let runtimes = match own {
         Some(own) => runtimes(&settings, data_dir, spawner, host, packages, own)?,

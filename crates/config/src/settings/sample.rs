@@ -120,6 +120,9 @@ runc_runtime = "runc"
 # e2b_api_key = "${E2B_API_KEY}"   # without one there is no "e2b"; better not in plain text
 e2b_url = "https://api.e2b.app"
 # e2b_sandbox_url = "https://sandbox.example.com"   # where one address serves all sandboxes
+package_bytes = "2GiB"        # what the installation of one package may write, caches included
+package_files = 200000        # and how many files
+package_hosts = []            # hosts that installations reach beside the registries of npm and uv
 mounts = []                   # paths of this host below which servers may mount something
 # webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
 

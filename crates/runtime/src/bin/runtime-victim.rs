@@ -9,6 +9,7 @@
 //!   printed a line, and gives it one after it was given one; then what the server printed, and what it was to see.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
 //! - `runtime-victim code`: prints how a child ended that ended with code 7.
+//! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs what the command line names into DIR, and prints how that ended.
 //! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
 
 use std::io::{self, Write as _};
@@ -18,8 +19,8 @@ use std::time::Duration;
 
 use model::{Launch, Place, Program, Sandbox};
 use runtime::process::{Instance, SentinelCommand, Spawner};
-use runtime::sandbox::{Bubblewrap, Options, Own};
-use runtime::{Access, Packages, Ports, Runtime as _, Unit};
+use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
+use runtime::{Access, PackageOptions, Packages, Ports, Runtime as _, Unit};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 /// A leader with a child in its group, one in a session of its own, and one in a group of its
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         ["sandbox", install, dir, count, script] => sandbox(install, dir, count, script),
         ["rootless", dir, script] => rootless(dir, script),
         ["view", spec] => view(spec),
+        ["install", dir, program, ref args @ ..] => install(dir, program, args),
         ["storm"] => storm(),
         ["code"] => code(),
         _ => ExitCode::from(64),
@@ -121,7 +123,7 @@ fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
         shim: SentinelCommand::this_binary(["shim"]),
     };
     let packages = Path::new(dir).with_file_name("packages");
-    let packages = Packages::new(packages, spawner.clone(), true);
+    let packages = Packages::new(packages, spawner.clone(), true, package_options(install));
     Bubblewrap::new(spawner.clone(), packages.into(), options)
 }
 
@@ -148,7 +150,12 @@ async fn view(spec: &str) -> ExitCode {
         own: Own::new(own.clone()),
         shim: SentinelCommand::this_binary(["shim"]),
     };
-    let packages = Packages::new(own[0].join("packages"), spawner.clone(), true);
+    let packages = Packages::new(
+        own[0].join("packages"),
+        spawner.clone(),
+        true,
+        package_options("view"),
+    );
     let sandbox = Bubblewrap::new(spawner.clone(), packages.into(), options);
     let mut confined = Sandbox::new("server");
     confined.volumes = texts("volumes");
@@ -202,6 +209,39 @@ async fn view(spec: &str) -> ExitCode {
     }
     let end = instance.handle.exited().await;
     say(&format!("exit {end} {}", instance.handle.stderr_tail()));
+    ExitCode::SUCCESS
+}
+
+fn package_options(install: &str) -> PackageOptions {
+    let bound = |name: &str, default| {
+        let text = std::env::var(name).ok();
+        text.map_or(default, |text| text.parse().expect("a number"))
+    };
+    PackageOptions {
+        install: install.to_owned(),
+        shim: SentinelCommand::this_binary(["shim"]),
+        bounds: Bounds {
+            bytes: bound("VICTIM_BYTES", 2 << 30),
+            files: bound("VICTIM_FILES", 200_000),
+        },
+        hosts: Vec::new(),
+    }
+}
+
+/// Installs what a command line of `npx` or `uvx` names.
+#[tokio::main]
+async fn install(dir: &str, program: &str, args: &[&str]) -> ExitCode {
+    let spawner = spawner();
+    let packages = Packages::new(dir.into(), spawner.clone(), true, package_options("victim"));
+    let program = Program::Command {
+        program: program.to_owned(),
+        args: args.iter().map(|&arg| arg.to_owned()).collect(),
+    };
+    let launch = Launch::new(program, Place::Host);
+    match packages.newest("victim", &launch).await {
+        Ok(version) => say(&format!("installed {version}")),
+        Err(error) => say(&format!("error {error}")),
+    }
     ExitCode::SUCCESS
 }
 

@@ -2,9 +2,28 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use parking_lot::Mutex;
+
+use super::parent::{Parent, Parents};
+
+/// Refused destinations that are remembered for an error message.
+const MAX_REFUSED: usize = 8;
+
 /// Hosts that may be reached.
 #[derive(Debug)]
-pub(crate) struct Allowed(Vec<Entry>);
+pub(crate) struct Allowed {
+    entries: Vec<Entry>,
+    /// Whether names may also lead to private and loopback addresses.
+    private: bool,
+    /// The list, as refusals name it: "the server's `network.allow`".
+    list: &'static str,
+    /// Proxies that connections go through.
+    parents: Parents,
+    /// The first [`MAX_REFUSED`] destinations that were asked for and are not on the list.
+    refused: Mutex<Vec<String>>,
+    /// The last failure to reach a host that is on the list.
+    failure: Mutex<Option<String>>,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
@@ -30,7 +49,69 @@ impl Allowed {
             .iter()
             .map(|entry| Entry::parse(entry))
             .collect::<Result<_, _>>()
-            .map(Self)
+            .map(|entries| Self {
+                entries,
+                private: false,
+                list: "the server's `network.allow`",
+                parents: Parents::default(),
+                refused: Mutex::default(),
+                failure: Mutex::default(),
+            })
+    }
+
+    /// Exactly these hosts and ports, reached through `parents`. The person who runs Toolwharf configured them, so a name
+    /// may lead to a private or loopback address.
+    pub(crate) fn configured(
+        places: impl IntoIterator<Item = (String, u16)>,
+        list: &'static str,
+        parents: Parents,
+    ) -> Self {
+        let entry = |(host, port): (String, u16)| Entry {
+            host: match host.parse::<IpAddr>() {
+                Ok(ip) => Host::Address(ip.to_canonical()),
+                Err(_) => Host::Name(host.to_ascii_lowercase()),
+            },
+            port: Some(port),
+        };
+        Self {
+            entries: places.into_iter().map(entry).collect(),
+            private: true,
+            list,
+            parents,
+            refused: Mutex::default(),
+            failure: Mutex::default(),
+        }
+    }
+
+    /// Why a host on the list could not be reached, if one could not.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    pub(super) fn failed(&self, why: &str) {
+        *self.failure.lock() = Some(why.to_owned());
+    }
+
+    /// The destinations that were refused, as `host:port`.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        self.refused.lock().clone()
+    }
+
+    /// Remembers a refused destination; why it was refused.
+    pub(super) fn refuse(&self, place: &str) -> String {
+        let mut refused = self.refused.lock();
+        if refused.len() < MAX_REFUSED && !refused.iter().any(|known| known == place) {
+            refused.push(place.to_owned());
+        }
+        format!("`{place}` is not in {}", self.list)
+    }
+
+    pub(super) fn private(&self) -> bool {
+        self.private
+    }
+
+    pub(super) fn parent(&self, host: &str, port: u16, tunnel: bool) -> Option<&Parent> {
+        self.parents.find(host, port, tunnel)
     }
 
     /// The addresses, and the ports of them: `None` is every port.
@@ -45,11 +126,11 @@ impl Allowed {
             Host::Name(name) => Err(name.clone()),
             Host::Below(domain) => Err(format!("*{domain}")),
         };
-        self.0.iter().map(address).collect()
+        self.entries.iter().map(address).collect()
     }
 
     pub(super) fn name(&self, name: &str, port: u16) -> bool {
-        self.0.iter().any(|entry| {
+        self.entries.iter().any(|entry| {
             let host = match &entry.host {
                 Host::Name(allowed) => allowed == name,
                 Host::Below(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
@@ -61,7 +142,7 @@ impl Allowed {
 
     pub(super) fn address(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
-        self.0.iter().any(|entry| {
+        self.entries.iter().any(|entry| {
             entry.host == Host::Address(ip)
                 && entry.port.is_none_or(|allowed| allowed == address.port())
         })

@@ -1,22 +1,28 @@
-//! How packages get here: npm and uv, with nothing of the package run.
+//! How packages get here: npm and uv, each step in a sandbox, with nothing of the package run.
+//!
+//! An installation resolves first, checks what was resolved ([`super::lock`]), and fetches exactly that.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::os::unix::fs::symlink;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Launch, Place, Program};
+use rustix::fs::OFlags;
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
+use super::lock::{check_npm, check_pypi};
 use super::request::{Registry, Request, without_secrets};
 use super::shelf::{PYTHON, Shelf, Stage, make_readable};
+use super::sources::{Sources, addresses, own_environment};
+use super::tools::{Tools, known_flags};
 use super::{Packages, blocking, refused, tool};
-use crate::unit::{Error, Unit};
+use crate::egress::Allowed;
+use crate::sandbox::confine::{Done, Step, is_system, take};
+use crate::unit::Error;
 
 /// For one package, with all that it needs.
 pub(super) const INSTALL: Duration = Duration::from_secs(300);
@@ -24,26 +30,41 @@ pub(super) const INSTALL: Duration = Duration::from_secs(300);
 const MAX_LINES: usize = 6;
 const MAX_LINE_CHARS: usize = 300;
 /// What npm and uv say when trying again will not help.
-const LASTING: [&str; 3] = ["code E404", "code ETARGET", "No solution found"];
-
-/// Variables of this process that npm and uv get: how registries are reached. `PATH` and the like are given to every
-/// process.
-const PASSED_ON: [&str; 5] = [
-    "NETRC",
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
-    "XDG_CONFIG_HOME",
+const LASTING: [&str; 4] = [
+    "code E404",
+    "code ETARGET",
+    "code EALLOW",
+    "No solution found",
 ];
-/// In capitals or not.
-const PASSED_ON_ALIKE: [&str; 4] = ["all_proxy", "http_proxy", "https_proxy", "no_proxy"];
-const PREFIXES: [&str; 3] = ["npm_config_", "pip_", "uv_"];
 
 /// What uv works on, and that it builds nothing.
 const INTO: [&str; 4] = ["--python", "venv/bin/python", "--no-build", "--quiet"];
 
 /// The versions and hashes of packages of PyPI.
 const PINS: &str = "requirements.txt";
+/// The versions and hashes of packages of npm.
+const LOCK: &str = "package-lock.json";
+/// A larger lock file is refused.
+const MAX_LOCK_BYTES: u64 = 64 << 20;
+/// What the installation's proxy names in refusals.
+const LIST: &str = "the registries that Toolwharf's npm and uv are configured for";
+/// Options of npm that keep its lock file complete and its packages inert, whatever its settings say.
+const NPM: [&str; 14] = [
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--no-update-notifier",
+    "--no-global",
+    "--no-dry-run",
+    "--loglevel=error",
+    "--logs-max=0",
+    "--save-exact",
+    "--package-lock",
+    "--lockfile-version=3",
+    "--install-strategy=hoisted",
+    "--no-omit-lockfile-registry-resolved",
+    "--replace-registry-host=npmjs",
+];
 
 /// A version in the making, and what makes it.
 struct Making<'a> {
@@ -52,6 +73,11 @@ struct Making<'a> {
     request: &'a Request,
     stage: &'a Stage,
     deadline: Instant,
+    program: PathBuf,
+    tools: Tools,
+    sources: Sources,
+    /// Folders of `find-links` that only this process's user can read → their copies on the stage.
+    links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Packages {
@@ -75,16 +101,11 @@ impl Packages {
                 Err(folder) => return Ok(folder),
             }
         };
-        let making = Making {
-            packages: self,
-            label,
-            request,
-            stage: &stage,
-            deadline: Instant::now() + INSTALL,
-        };
         let made = async {
+            let making = Making::begin(self, label, request, &stage).await?;
             // An installation that lost its interpreter keeps its versions.
             making.prepare(shelf.last()).await?;
+            making.resolve().await?;
             making.install().await
         };
         let made = made.await;
@@ -92,6 +113,7 @@ impl Packages {
         let label = label.to_owned();
         blocking(move || {
             let folder = made.and_then(|()| {
+                take(&stage.package()).map_err(disk)?;
                 let version = version(&request, &stage.package())?;
                 let folder = shelf.publish(&stage, &version).map_err(disk)?;
                 let package = &request.package;
@@ -103,9 +125,7 @@ impl Packages {
         })
         .await
     }
-}
 
-impl Packages {
     /// Installs the newest version if it is not here yet, beside the one that is started; which one that is.
     pub(super) async fn updated(
         &self,
@@ -118,14 +138,8 @@ impl Packages {
             let (shelf, name) = (shelf.clone(), self.stage());
             blocking(move || shelf.stage(&name).map_err(disk)).await?
         };
-        let making = Making {
-            packages: self,
-            label,
-            request,
-            stage: &stage,
-            deadline: Instant::now() + INSTALL,
-        };
         let made = async {
+            let making = Making::begin(self, label, request, &stage).await?;
             making.prepare(None).await?;
             let version = making.resolve().await?;
             let found = {
@@ -144,6 +158,7 @@ impl Packages {
                 if is_here {
                     return Ok(found);
                 }
+                take(&stage.package()).map_err(disk)?;
                 let version = version(&request, &stage.package())?;
                 shelf.shelve(&stage, &version).map_err(disk)?;
                 Ok(version)
@@ -155,7 +170,74 @@ impl Packages {
     }
 }
 
-impl Making<'_> {
+impl<'a> Making<'a> {
+    /// Finds the tools, and the registries that they are configured for.
+    async fn begin(
+        packages: &'a Packages,
+        label: &'a str,
+        request: &'a Request,
+        stage: &'a Stage,
+    ) -> Result<Self, Error> {
+        let name = match request.registry {
+            Registry::Npm => "npm",
+            Registry::Pypi => "uv",
+        };
+        let program = tool(name, request.registry)?;
+        let mut making = Self {
+            packages,
+            label,
+            request,
+            stage,
+            deadline: Instant::now() + INSTALL,
+            // npm finds its own files beside the file, not beside a link to it.
+            program: program.canonicalize().map_err(disk)?,
+            tools: Tools::default(),
+            sources: Sources::default(),
+            links: BTreeMap::new(),
+        };
+        making.tools = {
+            let program = making.program.clone();
+            blocking(move || Ok(Tools::find(&program))).await?
+        };
+        let (host, home, pythons) = (own_environment(), stage.home(), making.pythons());
+        let unusable = |why: String| Error::Lasting(format!("packages cannot be installed: {why}"));
+        match request.registry {
+            Registry::Npm => {
+                making.sources = {
+                    let host = host.clone();
+                    blocking(move || Ok(Sources::npm(&host, &home))).await?
+                };
+                let mut config = making.npm_config().await?;
+                if let Some(global) = config["globalconfig"].as_str().map(PathBuf::from)
+                    && !is_system(&global)
+                    && making.sources.copy(&global, &global).is_some()
+                {
+                    config = making.npm_config().await?;
+                }
+                making.sources.add_npm(&host, &config).map_err(unusable)?;
+            }
+            Registry::Pypi => {
+                making.sources = blocking(move || Ok(Sources::uv(&host, &home, &pythons)))
+                    .await?
+                    .map_err(unusable)?;
+                let (links, stage) = (making.sources.links.clone(), stage.clone());
+                let links = blocking(move || copy_links(&links, &stage).map_err(disk)).await?;
+                making.sources.shown.extend(links.0);
+                making.links = links.1;
+            }
+        }
+        Ok(making)
+    }
+
+    /// npm's settings, as npm itself reads them.
+    async fn npm_config(&self) -> Result<Value, Error> {
+        let args = ["config", "list", "--json", "--long"];
+        let step = self.step(&self.program, args.into_iter(), None);
+        let done = self.done("npm", self.run(step).await?, None)?;
+        serde_json::from_slice(&done.stdout)
+            .map_err(|_| Error::Failed("`npm config list --json` prints no JSON".to_owned()))
+    }
+
     /// Makes the stage ready; versions that `last` has are preferred to newer ones.
     async fn prepare(&self, last: Option<PathBuf>) -> Result<(), Error> {
         match self.request.registry {
@@ -171,73 +253,88 @@ impl Making<'_> {
         }
     }
 
-    /// Finds out which versions there are to be; the one of the package itself.
+    /// Finds out which versions there are to be, and checks where they come from; the version of the package itself.
     async fn resolve(&self) -> Result<String, Error> {
         match self.request.registry {
-            Registry::Npm => self.npm(&["--package-lock-only"]).await?,
+            Registry::Npm => self.npm_resolve().await?,
             Registry::Pypi => self.compile().await?,
         }
         let (request, package) = (self.request.clone(), self.stage.package());
-        blocking(move || match request.registry {
-            Registry::Npm => {
-                let lock = fs::read(package.join("package-lock.json")).unwrap_or_default();
-                let lock: Value = serde_json::from_slice(&lock).unwrap_or_default();
-                let place = format!("node_modules/{}", request.package);
-                let found = lock["packages"][place]["version"].as_str();
-                found.map(str::to_owned).ok_or_else(|| unknown(&request))
+        let mut registries = self.sources.registries.clone();
+        registries.extend(self.packages.hosts.iter().cloned());
+        let specs = self.specs();
+        blocking(move || {
+            let unfit = |why| refused(format!("`{specs}` cannot be installed: {why}"));
+            match request.registry {
+                Registry::Npm => {
+                    let lock = read(&package.join(LOCK)).map_err(disk)?;
+                    let lock: Value = serde_json::from_slice(&lock).unwrap_or_default();
+                    check_npm(&lock, &registries).map_err(unfit)?;
+                    let place = format!("node_modules/{}", request.package);
+                    let found = lock["packages"][place]["version"].as_str();
+                    found.map(str::to_owned).ok_or_else(|| unknown(&request))
+                }
+                Registry::Pypi => {
+                    let pins = read(&package.join(PINS)).map_err(disk)?;
+                    check_pypi(&String::from_utf8_lossy(&pins)).map_err(unfit)?;
+                    version(&request, &package)
+                }
             }
-            Registry::Pypi => version(&request, &package),
         })
         .await
     }
 
+    /// Installs what was resolved.
     async fn install(&self) -> Result<(), Error> {
         match self.request.registry {
-            Registry::Npm => self.npm(&[]).await,
+            Registry::Npm => self.npm_install().await,
             Registry::Pypi => self.pypi().await,
         }
     }
 
-    async fn npm(&self, more: &[&str]) -> Result<(), Error> {
-        let npm = tool("npm", Registry::Npm)?;
+    async fn npm_resolve(&self) -> Result<(), Error> {
         let prefix = format!("--prefix={}", self.stage.package().display());
-        let options = [
-            "install",
-            "--ignore-scripts",
-            "--no-audit",
-            "--no-fund",
-            "--no-update-notifier",
-            "--no-global",
-            "--loglevel=error",
-            "--logs-max=0",
-            "--save-exact",
-            "--package-lock",
-            &prefix,
-            "--",
-        ];
+        let flags = {
+            let npm = self.program.clone();
+            blocking(move || Ok(known_flags(&npm))).await?
+        };
+        let command = ["install", "--package-lock-only", prefix.as_str()];
         let specs = self.request.specs.iter().map(String::as_str);
-        let (command, options) = options.split_at(1);
-        let options = command.iter().chain(more).chain(options).copied();
-        self.step(&npm, options.chain(specs)).await
+        let args = command.into_iter().chain(NPM).chain(flags);
+        let allowed = self.allowed_registries();
+        let step = self.step(
+            &self.program,
+            args.chain(["--"]).chain(specs),
+            Some(&allowed),
+        );
+        self.done("npm", self.run(step).await?, Some(&allowed))?;
+        Ok(())
+    }
+
+    async fn npm_install(&self) -> Result<(), Error> {
+        let lock = self.stage.package().join(LOCK);
+        let before = read(&lock).map_err(disk)?;
+        let prefix = format!("--prefix={}", self.stage.package().display());
+        let allowed = self.allowed_registries();
+        let args = ["ci", prefix.as_str()].into_iter().chain(NPM);
+        let step = self.step(&self.program, args, Some(&allowed));
+        self.done("npm", self.run(step).await?, Some(&allowed))?;
+        if read(&lock).map_err(disk)? == before {
+            return Ok(());
+        }
+        Err(Error::Failed(format!(
+            "`{}` was not installed: npm changed the lock file after it was checked",
+            self.specs()
+        )))
     }
 
     async fn prepare_pypi(&self, last: Option<PathBuf>) -> Result<(), Error> {
-        let uv = tool("uv", Registry::Pypi)?;
-        let venv = ["venv", "--relocatable", "--no-project", "--quiet"];
-        let python = self
-            .request
-            .python
-            .iter()
-            .flat_map(|python| ["--python", python.as_str()]);
-        self.step(&uv, venv.into_iter().chain(python).chain(["venv"]))
-            .await?;
+        self.venv().await?;
         let (package, pythons) = (self.stage.package(), self.pythons());
         let specs = self.request.specs.join("\n");
         self.blocking(move || {
-            symlink(
-                fs::read_link(package.join("venv/bin/python"))?,
-                package.join(PYTHON),
-            )?;
+            let interpreter = fs::read_link(package.join("venv/bin/python"))?;
+            symlink(interpreter, package.join(PYTHON))?;
             fs::write(package.join("requirements.in"), specs)?;
             // uv prefers those that it finds in its output.
             if let Some(last) = last {
@@ -251,8 +348,72 @@ impl Making<'_> {
         .await
     }
 
+    /// Makes the virtual environment: with a Python that is here, else with one that uv downloads.
+    async fn venv(&self) -> Result<(), Error> {
+        let python = self.request.python.iter();
+        let python = python.flat_map(|python| ["--python", python.as_str()]);
+        let args: Vec<_> = ["venv", "--relocatable", "--no-project", "--quiet"]
+            .into_iter()
+            .chain(python)
+            .chain(["venv"])
+            .collect();
+        let own = self.pythons();
+        let theirs = self
+            .sources
+            .env
+            .get("UV_PYTHON_INSTALL_DIR")
+            .map(PathBuf::from);
+        let mut folders = vec![theirs.unwrap_or_else(|| own.clone())];
+        if folders[0] != own {
+            folders.push(own.clone());
+        }
+        let mut missing = None;
+        for folder in folders {
+            let mut step = self.step(&self.program, args.iter().copied(), None);
+            step.env
+                .insert("UV_PYTHON_DOWNLOADS".to_owned(), "never".to_owned());
+            step.env.insert(
+                "UV_PYTHON_INSTALL_DIR".to_owned(),
+                folder.display().to_string(),
+            );
+            step.shown.push(folder);
+            match self.done("uv", self.run(step).await?, None) {
+                Ok(_) => return Ok(()),
+                Err(error) => missing = Some(error),
+            }
+        }
+        let never = self.sources.env.get("UV_PYTHON_DOWNLOADS");
+        if let Some(error) = missing.filter(|_| never.is_some_and(|never| never == "never")) {
+            return Err(error);
+        }
+        let new = self.stage.python();
+        let mut step = self.step(&self.program, args.iter().copied(), None);
+        let mut places = addresses(&self.sources.pythons);
+        places.extend(addresses(&self.packages.hosts));
+        let parents = self.sources.parents.clone();
+        let allowed = Arc::new(Allowed::configured(
+            places,
+            "the sources of uv's Pythons",
+            parents,
+        ));
+        step.allowed = Some(Arc::clone(&allowed));
+        step.env.insert(
+            "UV_PYTHON_INSTALL_DIR".to_owned(),
+            own.display().to_string(),
+        );
+        step.shown.retain(|shown| *shown != own);
+        // They get their place once they are complete; until then it leads to the stage.
+        step.writable.insert(own.clone(), new.clone());
+        self.blocking({
+            let (new, own) = (new.clone(), own.clone());
+            move || fs::create_dir_all(&own).and_then(|()| fs::create_dir_all(new))
+        })
+        .await?;
+        self.done("uv", self.run(step).await?, Some(&allowed))?;
+        self.blocking(move || adopt(&new, &own)).await
+    }
+
     async fn compile(&self) -> Result<(), Error> {
-        let uv = tool("uv", Registry::Pypi)?;
         let pins = [
             "--generate-hashes",
             "--no-header",
@@ -261,71 +422,131 @@ impl Making<'_> {
             PINS,
         ];
         let compile = ["pip", "compile"].into_iter().chain(INTO).chain(pins);
-        self.step(&uv, compile.chain(["requirements.in"])).await
+        let allowed = self.allowed_registries();
+        let step = self.step(
+            &self.program,
+            compile.chain(["requirements.in"]),
+            Some(&allowed),
+        );
+        self.done("uv", self.run(step).await?, Some(&allowed))?;
+        Ok(())
     }
 
     async fn pypi(&self) -> Result<(), Error> {
-        let uv = tool("uv", Registry::Pypi)?;
-        self.compile().await?;
         let install = ["pip", "install"].into_iter().chain(INTO);
-        self.step(
-            &uv,
-            install.chain(["--no-compile-bytecode", "--requirements", PINS]),
-        )
-        .await?;
+        let pins = [
+            "--no-compile-bytecode",
+            "--require-hashes",
+            "--requirements",
+            PINS,
+        ];
+        let allowed = self.allowed_registries();
+        let step = self.step(&self.program, install.chain(pins), Some(&allowed));
+        self.done("uv", self.run(step).await?, Some(&allowed))?;
         // For faster starts, and as well as it goes. Neither uv nor the environment's own Python may do that: they run
         // what packages put into `.pth` files.
         let compile = ["-I", "-S", "-m", "compileall", "-q", "venv/lib"];
         let python = self.stage.package().join(PYTHON);
-        let _ = self.step(&python, compile.into_iter()).await;
+        if let Ok(python) = python.canonicalize() {
+            let mut step = self.step(&python, compile.into_iter(), None);
+            step.shown.extend(Tools::find(&python).shown);
+            let done = self.run(step).await?;
+            if done.exceeded.is_some() {
+                self.done("python", done, None)?;
+            }
+        }
         Ok(())
     }
 
-    /// Runs a program of the host to its end.
-    async fn step<'a>(
+    fn allowed_registries(&self) -> Arc<Allowed> {
+        let mut places = match self.request.registry {
+            Registry::Npm => self.sources.npm_addresses(),
+            Registry::Pypi => addresses(&self.sources.registries),
+        };
+        places.extend(addresses(&self.packages.hosts));
+        let parents = self.sources.parents.clone();
+        Arc::new(Allowed::configured(places, LIST, parents))
+    }
+
+    fn step<'s>(
         &self,
         program: &Path,
-        args: impl Iterator<Item = &'a str>,
-    ) -> Result<(), Error> {
-        let home = self.stage.home();
-        let python = self.pythons();
-        let launch = Launch {
-            env: environment(std::env::vars_os(), &home, &python),
-            cwd: Some(self.stage.package()),
-            ..Launch::new(
-                Program::Command {
-                    program: program.display().to_string(),
-                    args: args.map(str::to_owned).collect(),
-                },
-                Place::Host,
-            )
-        };
-        let unit = Unit::new(self.label, launch);
-        let spawned = self.packages.spawner.spawn(unit).await;
-        let mut child = spawned.map_err(|error| Error::Failed(model::with_causes(&error)))?;
-        drop(child.stdin);
-        let ended = async {
-            let _ = tokio::io::copy(&mut child.stdout, &mut tokio::io::sink()).await;
-            child.handle.exited().await
-        };
-        let ended = timeout_at(self.deadline, ended).await;
-        let said = said(&child.handle.stderr_tail());
-        let by = program.file_name().unwrap_or_default().display();
-        let specs = self.request.specs.join("`, `");
-        match ended {
-            Ok(exit) if exit.success() => Ok(()),
-            Ok(_) if LASTING.iter().any(|lasting| said.contains(lasting)) => Err(refused(format!(
-                "`{specs}` cannot be installed; {by} says: {said}"
-            ))),
-            Ok(exit) => Err(Error::Failed(format!(
+        args: impl Iterator<Item = &'s str>,
+        allowed: Option<&Arc<Allowed>>,
+    ) -> Step {
+        let mut shown = self.sources.shown.clone();
+        shown.extend(self.tools.shown.iter().cloned());
+        Step {
+            label: self.label.to_owned(),
+            program: program.to_owned(),
+            args: args.map(str::to_owned).collect(),
+            env: self.sources.env.clone(),
+            cwd: self.stage.package(),
+            stage: self.stage.root(),
+            writable: self.links.clone(),
+            shown,
+            files: self.sources.files.clone(),
+            path: self.tools.path.clone(),
+            allowed: allowed.map(Arc::clone),
+            bounds: self.packages.bounds,
+            deadline: self.deadline,
+        }
+    }
+
+    async fn run(&self, step: Step) -> Result<Done, Error> {
+        let (confine, stage) = (Arc::clone(&self.packages.confine), self.stage.clone());
+        self.blocking(move || {
+            fs::create_dir_all(stage.home().join("tmp"))?;
+            let mut paths = vec![stage.root(), stage.home(), stage.home().join("tmp")];
+            paths.push(stage.package());
+            for entry in fs::read_dir(stage.package())? {
+                paths.push(entry?.path());
+            }
+            paths.extend(Some(stage.python()).filter(|python| python.exists()));
+            confine.give(&paths)
+        })
+        .await?;
+        self.packages.confine.run(step).await
+    }
+
+    /// What a step did, unless it failed.
+    fn done(&self, by: &str, done: Done, allowed: Option<&Arc<Allowed>>) -> Result<Done, Error> {
+        let specs = self.specs();
+        if let Some(exceeded) = &done.exceeded {
+            return Err(refused(format!(
+                "`{specs}` cannot be installed: with all that it depends on it takes {exceeded}"
+            )));
+        }
+        let mut said = said(&done.stderr);
+        if let Some(failure) = allowed.and_then(|allowed| allowed.failure()) {
+            said.push_str(&format!("; {failure}"));
+        }
+        let refused_hosts = allowed.map(|allowed| allowed.refused()).unwrap_or_default();
+        if !refused_hosts.is_empty() {
+            said.push_str(&format!(
+                "; it asked for `{}`, which is not among the configured registries: add it to `package_hosts` in [hosting] of \
+                 toolwharf.toml if a registry of yours keeps its files there",
+                refused_hosts.join("`, `")
+            ));
+        }
+        match done.exit {
+            Some(exit) if exit.success() => Ok(done),
+            Some(_) if LASTING.iter().any(|lasting| said.contains(lasting)) => Err(refused(
+                format!("`{specs}` cannot be installed; {by} says: {said}"),
+            )),
+            Some(exit) => Err(Error::Failed(format!(
                 "`{specs}` was not installed ({exit}); {by} says: {said}; what it needs to reach its registry has to be \
                  in the environment of Toolwharf itself"
             ))),
-            Err(_) => Err(Error::Failed(format!(
+            None => Err(Error::Failed(format!(
                 "`{specs}` was not installed within {} s; {by} says: {said}",
                 INSTALL.as_secs()
             ))),
         }
+    }
+
+    fn specs(&self) -> String {
+        self.request.specs.join("`, `")
     }
 
     /// Interpreters that uv downloads.
@@ -341,6 +562,73 @@ impl Making<'_> {
     }
 }
 
+/// The folders of `find-links` that everybody can read, and copies of the others: the installation's user is not this process's.
+type Links = (Vec<PathBuf>, BTreeMap<PathBuf, PathBuf>);
+
+fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
+    let (mut readable, mut copies) = (Vec::new(), BTreeMap::new());
+    for (number, link) in links.iter().enumerate() {
+        let Ok(about) = link.metadata() else {
+            continue;
+        };
+        if !about.is_dir() || about.permissions().mode() & 0o005 == 0o005 {
+            readable.push(link.clone());
+            continue;
+        }
+        let copy = stage.root().join("links").join(number.to_string());
+        fs::create_dir_all(&copy)?;
+        for entry in fs::read_dir(link)? {
+            let entry = entry?;
+            if entry.path().is_file() {
+                let to = copy.join(entry.file_name());
+                fs::copy(entry.path(), &to)?;
+                make_readable(&to)?;
+            }
+        }
+        make_readable(&copy)?;
+        copies.insert(link.clone(), copy);
+    }
+    Ok((readable, copies))
+}
+
+/// Moves downloaded interpreters to their place. One that is there already stays.
+fn adopt(new: &Path, place: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(new)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let to = place.join(&name);
+        // Locks and temporary files begin with a dot.
+        if name.as_encoded_bytes().starts_with(b".") || to.exists() {
+            continue;
+        }
+        take(&entry.path())?;
+        make_readable(&entry.path())?;
+        fs::rename(entry.path(), to)?;
+    }
+    Ok(())
+}
+
+/// A file that an installation made. It follows no link that could lead elsewhere.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.cast_signed())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("`{}` is no file", path.display())));
+    }
+    let mut content = Vec::new();
+    file.take(MAX_LOCK_BYTES + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_LOCK_BYTES {
+        return Err(io::Error::other(format!(
+            "`{}` has more than {MAX_LOCK_BYTES} bytes",
+            path.display()
+        )));
+    }
+    Ok(content)
+}
+
 pub(super) fn disk(error: io::Error) -> Error {
     Error::Failed(format!("the folder of a package cannot be made: {error}"))
 }
@@ -353,13 +641,13 @@ fn version(request: &Request, package: &Path) -> Result<String, Error> {
                 .join("node_modules")
                 .join(&request.package)
                 .join("package.json");
-            let manifest = fs::read(manifest).unwrap_or_default();
+            let manifest = read(&manifest).unwrap_or_default();
             let manifest: Value = serde_json::from_slice(&manifest).unwrap_or_default();
             manifest["version"].as_str().map(str::to_owned)
         }
         Registry::Pypi => {
-            let pins = fs::read_to_string(package.join(PINS)).unwrap_or_default();
-            pinned_version(&pins, &request.package)
+            let pins = read(&package.join(PINS)).unwrap_or_default();
+            pinned_version(&String::from_utf8_lossy(&pins), &request.package)
         }
     };
     found.ok_or_else(|| unknown(request))
@@ -418,95 +706,9 @@ fn said(text: &str) -> String {
     }
 }
 
-/// What npm and uv get besides what every process of ours gets. `python` is where downloaded interpreters stay.
-fn environment(
-    host: impl IntoIterator<Item = (OsString, OsString)>,
-    home: &Path,
-    python: &Path,
-) -> BTreeMap<String, String> {
-    let text = |path: &Path| path.display().to_string();
-    let mut environment = BTreeMap::new();
-    // As weak as defaults.
-    environment.insert("UV_PYTHON_INSTALL_DIR".to_owned(), text(python));
-    for (name, value) in host {
-        let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else {
-            continue;
-        };
-        let lower = name.to_ascii_lowercase();
-        // The user's own files of settings, which a home of its own hides.
-        if name == "HOME" {
-            let theirs = Path::new(&value);
-            let files = [
-                ("npm_config_userconfig", ".npmrc"),
-                ("XDG_CONFIG_HOME", ".config"),
-            ];
-            for (name, file) in files {
-                environment
-                    .entry(name.to_owned())
-                    .or_insert_with(|| text(&theirs.join(file)));
-            }
-        } else if PASSED_ON.contains(&name.as_str())
-            || PASSED_ON_ALIKE.contains(&lower.as_str())
-            || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
-        {
-            environment.insert(name, value);
-        }
-    }
-    environment.insert("HOME".to_owned(), text(home));
-    // uv takes it for a contradiction to what it is told on its command line.
-    environment.remove("UV_COMPILE_BYTECODE");
-    // Files shared with a cache would get the permissions that they get here.
-    environment.insert("UV_LINK_MODE".to_owned(), "copy".to_owned());
-    environment
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn u03_npm_and_uv_get_what_leads_to_registries_and_nothing_else() {
-        let check = |host: &[(&str, &str)], expected: &[(&str, &str)]| {
-            let host = host
-                .iter()
-                .map(|&(name, value)| (name.into(), value.into()));
-            let found = environment(host, Path::new("/stage"), Path::new("/pythons"));
-            let own = [("HOME", "/stage"), ("UV_LINK_MODE", "copy")];
-            let expected = expected.iter().chain(&own);
-            let expected = expected.map(|&(name, value)| (name.to_owned(), value.to_owned()));
-            assert_eq!(found, expected.collect());
-        };
-        check(
-            &[("API_KEY", "k")],
-            &[("UV_PYTHON_INSTALL_DIR", "/pythons")],
-        );
-        check(
-            &[
-                ("XDG_CONFIG_HOME", "/etc/me"),
-                ("HOME", "/home/me"),
-                ("AWS_SECRET_ACCESS_KEY", "s"),
-                ("NPM_CONFIG_REGISTRY", "http://r"),
-                ("npm_config_cafile", "/ca"),
-                ("UV_PYTHON_INSTALL_DIR", "/theirs"),
-                ("UV_LINK_MODE", "symlink"),
-                ("UV_COMPILE_BYTECODE", "1"),
-                ("https_proxy", "http://p"),
-                ("NO_PROXY", "x"),
-                ("SSL_CERT_FILE", "/ca"),
-                ("TOOLWHARF_DATABASE_URL", "s"),
-            ],
-            &[
-                ("XDG_CONFIG_HOME", "/etc/me"),
-                ("npm_config_userconfig", "/home/me/.npmrc"),
-                ("NPM_CONFIG_REGISTRY", "http://r"),
-                ("npm_config_cafile", "/ca"),
-                ("UV_PYTHON_INSTALL_DIR", "/theirs"),
-                ("https_proxy", "http://p"),
-                ("NO_PROXY", "x"),
-                ("SSL_CERT_FILE", "/ca"),
-            ],
-        );
-    }
 
     #[test]
     fn u03_what_npm_and_uv_say_is_cut_to_its_cause() {

@@ -36,6 +36,16 @@ pub(crate) struct Lease(File);
 pub(super) struct Stage(PathBuf);
 
 impl Stage {
+    /// The folder around all of it.
+    pub(super) fn root(&self) -> PathBuf {
+        self.0.clone()
+    }
+
+    /// Interpreters that are being downloaded.
+    pub(super) fn python(&self) -> PathBuf {
+        self.0.join("python")
+    }
+
     pub(super) fn package(&self) -> PathBuf {
         self.0.join("package")
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use model::Program;
 use runtime::process::{SentinelCommand, Spawner};
-use runtime::sandbox::{Bubblewrap, Options, Own};
-use runtime::{Error, Instance, Packages, Ports, Runtime as _};
+use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
+use runtime::{Error, Instance, PackageOptions, Packages, Ports, Runtime as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -106,6 +106,15 @@ pub(crate) fn bubblewrap(spawner: &Spawner, options: Options) -> Bubblewrap {
         options.dir.with_file_name("packages"),
         spawner.clone(),
         true,
+        PackageOptions {
+            install: options.install.clone(),
+            shim: options.shim.clone(),
+            bounds: Bounds {
+                bytes: 1 << 30,
+                files: 100_000,
+            },
+            hosts: Vec::new(),
+        },
     );
     Bubblewrap::new(spawner.clone(), packages.into(), options)
 }

@@ -1,0 +1,506 @@
+//! A sandbox for one step of an installation: npm, uv, or a Python that compiles what they installed.
+//!
+//! Packages are hostile input, and npm and uv can be made to run programs that a package names. So each step runs in
+//! namespaces of its own, without privileges, and as root under a user that owns nothing but the folder it works on.
+//!
+//! # What a step gets
+//!
+//! - Read-only: the system's folders, certificates, and the paths that [`Step`] names. No `git` is executable.
+//! - Writable: its stage and a small `/tmp`. What is on the stage is measured while the step runs ([`Bounds`]).
+//! - Files of settings, as copies in memory that end with the step.
+//! - A loopback device and, if it has a list of hosts, the egress proxy on it.
+//! - Control groups, where this host has them: memory, processes and processors are bounded.
+//!
+//! # Invariants
+//!
+//! - Nothing of a step runs before the kernel confirmed its isolation.
+//! - Without bubblewrap nothing runs.
+
+mod bounds;
+mod view;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, lchown};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use model::{Launch, Network, Place, Program, ResourceLimits};
+use tokio::io::AsyncReadExt as _;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+pub use self::bounds::Bounds;
+pub(crate) use self::view::is_system;
+use super::cell::Cell;
+use super::cgroup::Tree;
+use super::channel::Channel;
+use super::prepare::{BWRAP, memory_file, user_of};
+use super::shim::{self, Order};
+use super::view::{Own, Plan};
+use super::{START, failed, late, mounts, own_task, seccomp, spawn, verify};
+use crate::egress::{self, Allowed};
+use crate::handle::Exit;
+use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
+use crate::search::PATH;
+use crate::unit::{Error, Unit};
+
+/// What one step may use beside the disk. `disk` is not looked at: [`Bounds`] has it.
+const LIMITS: ResourceLimits = ResourceLimits {
+    cpu_millis: 4000,
+    memory: 4 << 30,
+    disk: 0,
+    pids: 1024,
+};
+/// Processes that are the sandbox's: bubblewrap, twice.
+const OWN: u32 = 2;
+/// Of what a step prints to its standard output; the rest is dropped.
+const MAX_OUTPUT_BYTES: usize = 4 << 20;
+/// The shortest time between two measurements of the stage.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a killed step may take to be gone.
+const GONE: Duration = Duration::from_secs(6);
+/// Names the user of installations; no server's id has a dot.
+const USER: &str = ".packages";
+/// Runs the program, with npm's and uv's own variables for the proxy. Both would connect to a registry on loopback directly
+/// if `NO_PROXY` said so, and nothing listens on this loopback.
+const RUN: &str = r#"
+unset NO_PROXY no_proxy
+if [ -n "$HTTPS_PROXY" ]; then
+  export npm_config_proxy="$HTTPS_PROXY" npm_config_https_proxy="$HTTPS_PROXY" npm_config_noproxy=none.invalid
+fi
+exec "$@"
+"#;
+
+/// Runs steps of installations.
+pub(crate) struct Confine {
+    spawner: Spawner,
+    /// Leads to [`shim::shim_main`].
+    shim: SentinelCommand,
+    install: String,
+    privileged: bool,
+    serial: AtomicU64,
+    tree: OnceLock<Tree>,
+}
+
+/// One program that runs to its end in a sandbox.
+pub(crate) struct Step {
+    pub(crate) label: String,
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) cwd: PathBuf,
+    /// The folder that it works on, at the same path inside.
+    pub(crate) stage: PathBuf,
+    /// Further writable folders: path inside → path on the host. The host's is on the stage.
+    pub(crate) writable: BTreeMap<PathBuf, PathBuf>,
+    /// Read-only, at the same path inside.
+    pub(crate) shown: Vec<PathBuf>,
+    /// Path inside → content.
+    pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
+    /// `PATH` inside. A `git` in it is not executable.
+    pub(crate) path: OsString,
+    /// `None`: no network at all.
+    pub(crate) allowed: Option<Arc<Allowed>>,
+    pub(crate) bounds: Bounds,
+    pub(crate) deadline: Instant,
+}
+
+/// How a step ended.
+pub(crate) struct Done {
+    /// `None`: it was killed at its deadline.
+    pub(crate) exit: Option<Exit>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+    /// Which bound it was killed for.
+    pub(crate) exceeded: Option<String>,
+}
+
+impl Confine {
+    pub(crate) fn new(spawner: Spawner, install: String, shim: SentinelCommand) -> Self {
+        Self {
+            spawner,
+            shim,
+            install,
+            privileged: rustix::process::geteuid().is_root(),
+            serial: AtomicU64::new(0),
+            tree: OnceLock::new(),
+        }
+    }
+
+    /// The user that steps run as.
+    fn user(&self) -> u32 {
+        if self.privileged {
+            user_of(&self.install, USER)
+        } else {
+            rustix::process::geteuid().as_raw()
+        }
+    }
+
+    /// Makes folders and files of a stage the steps' own.
+    pub(crate) fn give(&self, paths: &[PathBuf]) -> io::Result<()> {
+        if self.privileged {
+            let user = self.user();
+            for path in paths {
+                lchown(path, Some(user), Some(user))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a step to its end.
+    ///
+    /// # Errors
+    /// There is no sandbox for it. That it failed is no error.
+    ///
+    /// # Cancel safety
+    /// The step is killed if this is dropped.
+    pub(crate) async fn run(self: &Arc<Self>, step: Step) -> Result<Done, Error> {
+        let (confine, step) = (Arc::clone(self), Arc::new(step));
+        let prepared = {
+            let step = Arc::clone(&step);
+            let prepared = spawn_blocking(move || confine.prepare(&step)).await;
+            prepared.map_err(|_| Error::Failed("an installation was interrupted".to_owned()))??
+        };
+        let Prepared {
+            bwrap,
+            pass,
+            mut channel,
+            group,
+        } = prepared;
+        let group = Arc::new(group);
+        let door = Door {
+            join: group
+                .doors()
+                .map_err(failed("cannot open control groups"))?,
+            pass,
+            merge: false,
+        };
+        let cell = Arc::new(Cell::new(Arc::clone(&group), None));
+        let caged = Caged {
+            door,
+            cage: Arc::<Cell>::clone(&cell),
+            meter: Box::new(cell.gauge()),
+        };
+        let spawned = self.spawner.spawn_caged(bwrap, Some(caged)).await;
+        let mut child = spawned.map_err(|error| match spawn(error) {
+            Error::Unavailable(why) => Error::Unavailable(format!(
+                "packages are installed in a sandbox: {why} (also `dnf`, `apk add`, `pacman -S`, `zypper install`)"
+            )),
+            other => other,
+        })?;
+        let order = self.order(&step);
+        let ready = match timeout(START, channel.order(&order)).await {
+            Ok(Ok(Ok(ready))) => ready,
+            Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
+            Ok(Err(_)) => return Err(self.explain(&child).await),
+            Err(_) => return Err(late("the start of an installation's sandbox")),
+        };
+        let unknown = || Error::Failed("the kernel does not tell who is in the sandbox".to_owned());
+        let pid = ready.pid.ok_or_else(unknown)?;
+        cell.found(pid)
+            .map_err(failed("the process in the sandbox is gone"))?;
+        self.verify(pid, &step).await?;
+        if let Some(allowed) = &step.allowed {
+            let missing = || Error::Failed("the shim did not send its sockets".to_owned());
+            let listener = ready.sockets.into_iter().next().ok_or_else(missing)?;
+            let (allowed, label) = (Arc::clone(allowed), step.label.clone());
+            cell.own(own_task(async move {
+                let _ = egress::run(listener, allowed, label).await;
+            }));
+        }
+        match timeout(START, channel.go()).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
+            Ok(Err(_)) => return Err(self.explain(&child).await),
+            Err(_) => return Err(late("the start of an installation")),
+        }
+        drop(child.stdin);
+        let mut stdout = Vec::new();
+        let ended = async {
+            let mut limited = (&mut child.stdout).take(MAX_OUTPUT_BYTES as u64);
+            let _ = limited.read_to_end(&mut stdout).await;
+            let _ = tokio::io::copy(&mut child.stdout, &mut tokio::io::sink()).await;
+            child.handle.exited().await
+        };
+        let (exit, mut exceeded) = tokio::select! {
+            ended = timeout_at(step.deadline, ended) => (ended.ok(), None),
+            exceeded = exceeded(&step) => (None, Some(exceeded)),
+        };
+        if exit.is_none() {
+            child.handle.kill_now();
+            let _ = timeout(GONE, child.handle.exited()).await;
+        } else if exceeded.is_none() {
+            // What it wrote since the last measurement.
+            exceeded = measure(&step).await;
+        }
+        Ok(Done {
+            exit,
+            stdout,
+            stderr: child.handle.stderr_tail(),
+            exceeded,
+        })
+    }
+
+    fn order(&self, step: &Step) -> Order {
+        let mut args = vec!["-c".to_owned(), RUN.to_owned(), "sh".to_owned()];
+        args.push(step.program.display().to_string());
+        args.extend(step.args.iter().cloned());
+        let mut env = step.env.clone();
+        env.insert("PATH".to_owned(), step.path.to_string_lossy().into_owned());
+        env.entry("LANG".to_owned())
+            .or_insert_with(|| "C.UTF-8".to_owned());
+        Order {
+            user: self.privileged.then(|| self.user()),
+            proxy: step.allowed.is_some(),
+            ports: Vec::new(),
+            cwd: step.cwd.display().to_string(),
+            program: "/bin/sh".into(),
+            args,
+            env,
+        }
+    }
+
+    /// Seals the mounts, and refuses to go on in a sandbox that is none.
+    async fn verify(&self, pid: rustix::process::Pid, step: &Step) -> Result<(), Error> {
+        let network = match step.allowed {
+            Some(_) => Network::Allow(Vec::new()),
+            None => Network::None,
+        };
+        let own: Vec<PathBuf> = step.writable.keys().chain([&step.stage]).cloned().collect();
+        let scratch = verify::WRITABLE.iter().map(PathBuf::from);
+        let writable: Vec<PathBuf> = own.iter().cloned().chain(scratch).collect();
+        let helper = self.shim.clone();
+        let sealed = spawn_blocking(move || mounts::seal(&helper, pid, &writable)).await;
+        sealed
+            .unwrap_or_else(|_| Err("sealing its mounts was interrupted".to_owned()))
+            .map_err(Error::Failed)?;
+        let files = verify::Files {
+            writable: &own,
+            plan: &Plan::default(),
+            own: &Own::default(),
+            given: &[],
+        };
+        let rows = verify::isolation(pid, &network, files, self.user());
+        let expected = |what| what != "kernel" && (what != "system calls" || seccomp::KNOWN);
+        match rows.iter().find(|row| expected(row.what) && !row.holds) {
+            Some(row) => Err(Error::Failed(format!(
+                "the installation's sandbox does not hold: {}",
+                row.how
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn prepare(&self, step: &Step) -> Result<Prepared, Error> {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let run: String = self.spawner.run_id().chars().take(12).collect();
+        let tree = self.tree.get_or_init(|| Tree::new(&self.install));
+        let group = tree
+            .group(&format!("packages.{run}-i{serial}"), &LIMITS, OWN)
+            .map_err(failed("cannot make a control group"))?;
+        let (channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
+        let memory =
+            |text: &[u8]| memory_file(text).map_err(failed("cannot make a file in memory"));
+        let user = self.user();
+        let passwd = format!(
+            "root:x:0:0:root:/nonexistent:/bin/sh\ninstaller:x:{user}:{user}:installer:{}:/bin/sh\n",
+            step.cwd.display()
+        );
+        let mut files = BTreeMap::from([
+            (PathBuf::from("/etc/passwd"), passwd.into_bytes()),
+            (
+                "/etc/group".into(),
+                format!("root:x:0:\ninstaller:x:{user}:\n").into_bytes(),
+            ),
+            (
+                "/etc/hosts".into(),
+                b"127.0.0.1 localhost\n::1 localhost\n".to_vec(),
+            ),
+        ]);
+        files.extend(step.files.clone());
+        let mut pass: Vec<OwnedFd> = Vec::new();
+        let mut contents = Vec::new();
+        for (path, content) in &files {
+            let file = memory(content)?;
+            contents.push((path.as_path(), file.as_raw_fd()));
+            pass.push(file);
+        }
+        let shim = self.shim_file()?;
+        let mut arguments = self.namespaces();
+        arguments.extend(view::arguments(step, &contents, &shim.arguments()));
+        if let Some(program) = seccomp::program() {
+            let filter = memory(&program)?;
+            arguments.extend(["--seccomp".into(), filter.as_raw_fd().to_string().into()]);
+            pass.push(filter);
+        }
+        let mut text = Vec::new();
+        for argument in &arguments {
+            text.extend_from_slice(argument.as_encoded_bytes());
+            text.push(0);
+        }
+        let text = memory(&text)?;
+        let own = self.shim.args.iter();
+        let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
+            .into_iter()
+            .chain(["--".to_owned(), shim::INSIDE.to_owned()])
+            .chain(own.map(|arg| arg.to_string_lossy().into_owned()))
+            .chain([theirs.as_raw_fd().to_string()]);
+        let program = Program::Command {
+            program: BWRAP.to_owned(),
+            args: args.collect(),
+        };
+        let launch = Launch {
+            env: [("PATH", PATH), ("HOME", "/")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            cwd: Some("/".into()),
+            ..Launch::new(program, Place::Host)
+        };
+        pass.extend([shim.file, text, theirs]);
+        Ok(Prepared {
+            bwrap: Unit::new(&step.label, launch),
+            pass,
+            channel,
+            group,
+        })
+    }
+
+    fn namespaces(&self) -> Vec<OsString> {
+        let mut arguments = vec![
+            "--unshare-pid",
+            "--unshare-ipc",
+            "--unshare-uts",
+            "--unshare-net",
+            "--unshare-cgroup-try",
+            "--hostname",
+            "installer",
+            "--die-with-parent",
+            "--cap-drop",
+            "ALL",
+        ];
+        if self.privileged {
+            // For the shim, which gives them up before the step begins.
+            for capability in ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] {
+                arguments.extend(["--cap-add", capability]);
+            }
+        } else {
+            arguments.push("--unshare-user");
+        }
+        arguments.into_iter().map(Into::into).collect()
+    }
+
+    /// This program, as bubblewrap can show it inside.
+    fn shim_file(&self) -> Result<Shim, Error> {
+        let mut file =
+            File::open(&self.shim.program).map_err(failed("cannot open this program"))?;
+        let about = file.metadata();
+        let links = about
+            .map_err(failed("cannot look at this program"))?
+            .nlink();
+        if links > 0 {
+            return Ok(Shim {
+                file: file.into(),
+                is_copy: false,
+            });
+        }
+        // Another version took its place on the disk: this one can only be shown as a copy.
+        let mut text = Vec::new();
+        let copy = file
+            .read_to_end(&mut text)
+            .and_then(|_| memory_file(&text))
+            .map_err(failed("cannot copy this program"))?;
+        Ok(Shim {
+            file: copy,
+            is_copy: true,
+        })
+    }
+
+    /// Why bubblewrap ended before there was a shim.
+    async fn explain(&self, child: &process::Instance) -> Error {
+        let exit = timeout(GONE, child.handle.exited()).await;
+        let exit = exit.map_or_else(|_| "still running".to_owned(), |exit| exit.to_string());
+        let tail = child.handle.stderr_tail();
+        let way_out = if self.privileged {
+            "a container needs CAP_SYS_ADMIN for it"
+        } else {
+            "unprivileged user namespaces may be switched off: see `sysctl kernel.unprivileged_userns_clone \
+             kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces`"
+        };
+        Error::Unavailable(format!(
+            "packages are installed in a sandbox, and bubblewrap does not work here ({exit}): {}; {way_out}",
+            tail.trim().replace('\n', "; ")
+        ))
+    }
+}
+
+struct Prepared {
+    bwrap: Unit,
+    pass: Vec<OwnedFd>,
+    channel: Channel,
+    group: super::cgroup::Group,
+}
+
+struct Shim {
+    file: OwnedFd,
+    is_copy: bool,
+}
+
+impl Shim {
+    fn arguments(&self) -> Vec<OsString> {
+        let number = self.file.as_raw_fd().to_string();
+        let words = match self.is_copy {
+            true => vec!["--perms", "0555", "--ro-bind-data", &number, shim::INSIDE],
+            false => vec!["--ro-bind-fd", &number, shim::INSIDE],
+        };
+        words.into_iter().map(Into::into).collect()
+    }
+}
+
+/// Waits until the stage holds more than it may; what it exceeded.
+async fn exceeded(step: &Arc<Step>) -> String {
+    let mut pause = MEASURE_INTERVAL;
+    loop {
+        sleep(pause).await;
+        let began = Instant::now();
+        if let Some(exceeded) = measure(step).await {
+            return exceeded;
+        }
+        // Measuring takes a quarter of one processor at most.
+        pause = MEASURE_INTERVAL.max(3 * began.elapsed());
+    }
+}
+
+async fn measure(step: &Arc<Step>) -> Option<String> {
+    let step = Arc::clone(step);
+    let measured = spawn_blocking(move || step.bounds.exceeded_by(&step.stage)).await;
+    measured.ok().flatten()
+}
+
+/// Takes a folder back from the steps: afterwards it belongs to this process's user, and has nothing but folders, files and links.
+///
+/// # Errors
+/// Something else is in it.
+pub(crate) fn take(folder: &Path) -> io::Result<()> {
+    let own = rustix::process::geteuid();
+    let about = folder.symlink_metadata()?;
+    let kind = about.file_type();
+    if !(kind.is_dir() || kind.is_file() || kind.is_symlink()) {
+        let why = format!("`{}` is neither a file nor a folder", folder.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    if own.is_root() && (about.uid() != 0 || about.gid() != 0) {
+        lchown(folder, Some(0), Some(0))?;
+    }
+    if kind.is_dir() {
+        for entry in fs::read_dir(folder)? {
+            take(&entry?.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! U03: what a package tries to run while npm or uv installs it. npm, uv and bubblewrap are the real ones; the registry is
+//! hostile, and on this machine's loopback.
+
+#![expect(clippy::unwrap_used, reason = "it is a test")]
+
+mod attacks;
+mod bounds;
+mod ground;
+mod inside;
