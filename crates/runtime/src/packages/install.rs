@@ -476,6 +476,8 @@ impl<'a> Making<'a> {
     ) -> Step {
         let mut shown = self.sources.shown.clone();
         shown.extend(self.tools.shown.iter().cloned());
+        // Nothing shows the data directory as a whole.
+        shown.retain(|shown| !self.stage.root().starts_with(shown));
         Step {
             label: self.label.to_owned(),
             program: program.to_owned(),
@@ -562,6 +564,9 @@ impl<'a> Making<'a> {
     }
 }
 
+/// What files that uv looks for in a folder of `find-links` end with.
+const LINKED: [&str; 4] = [".whl", ".tar.gz", ".zip", ".html"];
+
 /// The folders of `find-links` that everybody can read, and copies of the others: the installation's user is not this process's.
 type Links = (Vec<PathBuf>, BTreeMap<PathBuf, PathBuf>);
 
@@ -571,7 +576,10 @@ fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
         let Ok(about) = link.metadata() else {
             continue;
         };
-        if !about.is_dir() || about.permissions().mode() & 0o005 == 0o005 {
+        // A folder around the data directory would show that.
+        let around = stage.root().starts_with(link);
+        let public = about.permissions().mode() & 0o005 == 0o005;
+        if !about.is_dir() || public && !around {
             readable.push(link.clone());
             continue;
         }
@@ -579,7 +587,10 @@ fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
         fs::create_dir_all(&copy)?;
         for entry in fs::read_dir(link)? {
             let entry = entry?;
-            if entry.path().is_file() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_package = LINKED.iter().any(|end| name.ends_with(end));
+            if is_package && entry.path().is_file() {
                 let to = copy.join(entry.file_name());
                 fs::copy(entry.path(), &to)?;
                 make_readable(&to)?;

@@ -46,7 +46,7 @@ const GIT: [&str; 4] = [
 const TMP: u64 = 64 << 20;
 const SHM: u64 = 16 << 20;
 
-/// Whether it is visible in every step.
+/// Whether every step sees this path.
 pub(crate) fn is_system(path: &Path) -> bool {
     SYSTEM
         .iter()
