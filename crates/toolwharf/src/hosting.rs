@@ -26,11 +26,11 @@ use tokio::sync::Mutex;
 #[cfg(test)]
 pub(crate) use self::entry::KEYS;
 pub(crate) use self::{
-    entry::{Entry, owner},
+    entry::Entry,
     resource::{Resource, given},
 };
 use crate::{
-    entries::{Owner, evident},
+    entries::{Owner, evident, hosted_by},
     projects::{Projects, Secrets},
     replica::{Replica, SWEEP},
 };
@@ -137,7 +137,7 @@ impl Hosting {
                 .any(|one| is_of(one.key().owner.as_ref()))
         };
         let rows = self.rows().await?;
-        match is_here || rows.iter().any(|row| is_of(owner(row).as_ref())) {
+        match is_here || rows.iter().any(|row| is_of(hosted_by(row).as_ref())) {
             true => self.take_in(rows).await,
             false => Ok(()),
         }
@@ -150,10 +150,10 @@ impl Hosting {
         let resting = self.resting(&rows).await?;
         let mut sealed = self.sealed(&rows).await?;
         for row in &rows {
-            if owner(row).is_some_and(|project| resting.contains(&project)) {
+            if hosted_by(row).is_some_and(|project| resting.contains(&project)) {
                 continue;
             }
-            let known = match owner(row) {
+            let known = match hosted_by(row) {
                 Some(project) if !secrets.contains_key(&project) => {
                     let values = self.projects.secret_values(&project).await?;
                     secrets.entry(project).or_insert(values)
@@ -171,7 +171,7 @@ impl Hosting {
                     continue;
                 }
             };
-            let project = owner(row);
+            let project = hosted_by(row);
             let place = Owner::Hosted(project.as_ref(), &row.name);
             let config = match self.projects.opened(place, &row.config).await? {
                 Ok(opened) => opened,
@@ -225,7 +225,7 @@ impl Hosting {
 
     /// Those of the owners of rows that are switched off, with all that is theirs.
     async fn resting(&self, rows: &[WorkspaceRow]) -> Result<BTreeSet<ProjectId>, Error> {
-        let owners: BTreeSet<ProjectId> = rows.iter().filter_map(owner).collect();
+        let owners: BTreeSet<ProjectId> = rows.iter().filter_map(hosted_by).collect();
         let mut resting = BTreeSet::new();
         for owner in owners {
             match self.store.project_get(&owner).await {
@@ -311,7 +311,7 @@ impl Hosting {
         if !entry.is_of_resource() {
             self.free_to_change(&old)?;
         }
-        if (&old.name, owner(&old)) != (&entry.name, entry.project.clone()) {
+        if (&old.name, hosted_by(&old)) != (&entry.name, entry.project.clone()) {
             let why =
                 "a server keeps its name and its project; register another, and delete this one";
             let at = if old.name == entry.name {
@@ -344,7 +344,7 @@ impl Hosting {
     /// # Errors
     /// [`Error`]
     pub(crate) async fn given(&self, row: &WorkspaceRow) -> Result<Value, Error> {
-        let project = owner(row);
+        let project = hosted_by(row);
         let place = Owner::Hosted(project.as_ref(), &row.name);
         let opened = self.projects.opened(place, &given(row)).await?;
         opened.map_err(Error::Key)

@@ -295,7 +295,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = front.reap() => {}
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
-            () = async { crate::entries::migrate(&projects).await; std::future::pending().await } => {}
+            () = async { crate::entries::migrate(projects.store(), async || projects.entry_key().await).await; std::future::pending().await } => {}
             () = sandbox => {}
             () = follow(replica.as_deref()) => {}
             () = follow_peers(peers.as_deref()) => {}

@@ -13,5 +13,5 @@ mod seal;
 pub(crate) use self::{
     literal::{Found, evident, found, masked_url},
     mask::{difference, manifest_restored, masked, restored},
-    seal::{Owner, Sealing, migrate},
+    seal::{Owner, Sealing, hosted_by, migrate},
 };

@@ -16,11 +16,7 @@ use serde_json::Value;
 use store::{ProductRow, ServerRow, Store, WorkspaceRow};
 
 use super::literal::{self, SEALED, escaped};
-use crate::{
-    hosting,
-    projects::Projects,
-    sealed::{opened_text, sealed_text},
-};
+use crate::sealed::{opened_text, sealed_text};
 
 /// From one attempt to seal what was stored before to the next.
 const MIGRATE_INTERVAL: Duration = Duration::from_secs(5);
@@ -199,11 +195,11 @@ pub(super) fn refuse_sealed(entry: &Value) -> Result<(), Vec<Wrong>> {
 }
 
 /// Seals what earlier versions have stored as plain text, once no replica of such a version is left. Ends when that is done.
-pub(crate) async fn migrate(projects: &Projects) {
+pub(crate) async fn migrate<'k>(store: &Store, key: impl AsyncFn() -> anyhow::Result<&'k DataKey>) {
     let mut tick = tokio::time::interval(MIGRATE_INTERVAL);
     loop {
         tick.tick().await;
-        match sealed_all(projects).await {
+        match sealed_all(store, &key).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(error) => tracing::warn!("secrets in stored entries are not sealed yet: {error:#}"),
@@ -212,12 +208,14 @@ pub(crate) async fn migrate(projects: &Projects) {
 }
 
 /// Whether everything is sealed now.
-async fn sealed_all(projects: &Projects) -> anyhow::Result<bool> {
-    let store: &Store = projects.store();
+async fn sealed_all<'k>(
+    store: &Store,
+    key: &impl AsyncFn() -> anyhow::Result<&'k DataKey>,
+) -> anyhow::Result<bool> {
     if !store.sealing_begin().await? {
         return Ok(false);
     }
-    let sealing = Sealing::new(projects.entry_key().await?, true);
+    let sealing = Sealing::new(key().await?, true);
     let mut count = 0_u32;
     let mut is_done = true;
     let mut note = |changed: bool| match changed {
@@ -247,7 +245,7 @@ async fn sealed_all(projects: &Projects) -> anyhow::Result<bool> {
             updated_at,
             ..
         } = &row;
-        let project = hosting::owner(&row);
+        let project = hosted_by(&row);
         let sealed = sealing.seal(Owner::Hosted(project.as_ref(), name), config, None);
         if sealed != *config {
             note(store.workspace_seal(id, *updated_at, &sealed).await?);
@@ -271,6 +269,12 @@ async fn sealed_all(projects: &Projects) -> anyhow::Result<bool> {
         tracing::info!(entries = count, "secrets in stored entries were sealed");
     }
     Ok(is_done)
+}
+
+/// The project that a hosted server belongs to.
+pub(crate) fn hosted_by(row: &WorkspaceRow) -> Option<ProjectId> {
+    let id = row.project_id.as_ref()?;
+    Some(ProjectId::parse(id).expect("the table refers to a project"))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use store::WorkspaceRow;
 #[cfg(feature = "kubernetes")]
 use super::Resource;
 use super::resource::{self, RESOURCE};
-use crate::entries::restored;
+use crate::entries::{hosted_by, restored};
 
 /// A registration that was read.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Entry {
         let Value::Object(members) = resource::given(row) else {
             return Err(vec![Wrong::new("", "a registration must be an object")]);
         };
-        let project = owner(row);
+        let project = hosted_by(row);
         match spec(&row.id, &row.name, project.as_ref(), &members, &mut errors) {
             Some(spec) if errors.is_empty() => Ok(with_sealed(filled(spec, secrets), sealed)),
             _ => Err(errors),
@@ -122,12 +122,6 @@ impl Entry {
     pub(crate) fn sandbox(&self) -> &Sandbox {
         self.launch().sandbox().expect("it is in a sandbox")
     }
-}
-
-/// The project that a hosted server belongs to.
-pub(crate) fn owner(row: &WorkspaceRow) -> Option<ProjectId> {
-    let id = row.project_id.as_ref()?;
-    Some(ProjectId::parse(id).expect("the table refers to a project"))
 }
 
 /// Fills in the secrets of its project.

@@ -23,6 +23,7 @@ use super::{
     status::{self, Status, Told},
 };
 use crate::{
+    entries::hosted_by,
     hosting::{self, Entry, Hosting, Resource},
     projects::Projects,
 };
@@ -314,7 +315,7 @@ impl<'a> Look<'a> {
                 .given(row)
                 .await
                 .is_ok_and(|known| known == entry.config)
-            && hosting::owner(row) == entry.project
+            && hosted_by(row) == entry.project
             && resource
                 .open(&row.name, &key)
                 .is_ok_and(|known| known == secrets)

@@ -12,7 +12,7 @@ use store::{ServerRow, WorkspaceRow};
 
 use crate::{
     auth::Principal,
-    hosting::owner,
+    entries::hosted_by,
     rest::{Problem, Rest, access::admitted, answer::shown},
 };
 
@@ -52,7 +52,7 @@ impl From<ServerRow> for Target {
 
 impl From<WorkspaceRow> for Target {
     fn from(row: WorkspaceRow) -> Self {
-        let (owner, name) = (owner(&row), row.name.clone());
+        let (owner, name) = (hosted_by(&row), row.name.clone());
         let key = ServerKey { owner, name };
         let home = Home::Registered(row);
         Self { key, home }
@@ -179,7 +179,7 @@ impl Rest {
     async fn targets(&self, project: Option<&ProjectId>) -> Result<Vec<Target>, Problem> {
         let store = self.projects.store();
         let mut registered = store.workspace_list_all().await?;
-        registered.retain(|row| project.is_none() || owner(row).as_ref() == project);
+        registered.retain(|row| project.is_none() || hosted_by(row).as_ref() == project);
         let declared = match project {
             Some(project) => store.server_list(project).await?,
             None => store.server_list_all().await?,
