@@ -89,6 +89,14 @@ fn edited<T>(
         path: path.to_owned(),
         source,
     };
+    let check = || match write::foreign(path, false).map_err(failed)? {
+        Some(part) => Err(failed(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{part}: remove it, or edit the file that it leads to"),
+        ))),
+        None => Ok(()),
+    };
+    check()?;
     let target = write::target(path).map_err(failed)?;
     if let Some(folder) = target.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
@@ -107,6 +115,7 @@ fn edited<T>(
         if before.as_deref() == Some(text.as_str()) {
             return Ok(outcome);
         }
+        check()?;
         if current(&target, path)? == before {
             if let (Some(suffix), Some(before)) = (backup, &before) {
                 let mut name = target.clone().into_os_string();

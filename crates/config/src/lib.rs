@@ -44,3 +44,4 @@ pub use servers::{
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
 pub use settings::Setting;
 pub use source::ENTRY_KEYS;
+pub use write::check_own_folder;

@@ -11,6 +11,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+
 /// 200 × 50 ms: how long another editor is waited for.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -39,6 +41,7 @@ impl Lock {
                 .create(true)
                 .truncate(false)
                 .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
                 .open(&path)?;
             match file.try_lock() {
                 // Whoever held it before has removed it: we locked a file that no longer is
@@ -63,7 +66,7 @@ impl Drop for Lock {
 
 fn is_same(file: &File, path: &Path) -> io::Result<bool> {
     let ours = file.metadata()?;
-    match std::fs::metadata(path) {
+    match std::fs::symlink_metadata(path) {
         Ok(there) => Ok(ours.ino() == there.ino() && ours.dev() == there.dev()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -83,6 +86,95 @@ pub(crate) fn target(path: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::InvalidInput.into())
 }
 
+/// Somebody else's part of a path, which they can turn elsewhere at any time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Foreign {
+    #[error("the symbolic link {} belongs to the user with id {uid}", .path.display())]
+    Link { path: PathBuf, uid: u32 },
+    #[error("the folder {} belongs to the user with id {uid}, and this process runs as root", .path.display())]
+    Folder { path: PathBuf, uid: u32 },
+    #[error("the symbolic link {} is in a folder that every user may write to", .path.display())]
+    Open { path: PathBuf },
+}
+
+/// Links of a path that are followed, as many as the kernel follows.
+const MAX_LINKS: u32 = 40;
+
+/// Looks for a part of a path, through all its links, that another user controls: a link of theirs, or one in a folder that
+/// every user may write to. For root also a folder of theirs, if `is_strict`. Parts of root are everybody's.
+pub(crate) fn foreign(path: &Path, is_strict: bool) -> io::Result<Option<Foreign>> {
+    let me = rustix::process::geteuid().as_raw();
+    // In a user namespace the files of the machine's root may have another id.
+    let root = std::fs::metadata("/")?.uid();
+    let is_ours = |uid| [me, 0, root].contains(&uid);
+    let mut links = 0;
+    let mut is_open = false;
+    let mut done = PathBuf::from("/");
+    let mut left: Vec<PathBuf> = parts(&std::path::absolute(path)?);
+    while let Some(part) = left.pop() {
+        if part.as_os_str() == ".." {
+            done.pop();
+            continue;
+        }
+        let at = done.join(&part);
+        let there = match std::fs::symlink_metadata(&at) {
+            Ok(there) => there,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let uid = there.uid();
+        if there.is_symlink() {
+            if !is_ours(uid) {
+                return Ok(Some(Foreign::Link { path: at, uid }));
+            }
+            if is_open {
+                return Ok(Some(Foreign::Open { path: at }));
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            let link = std::fs::read_link(&at)?;
+            if link.is_absolute() {
+                done = PathBuf::from("/");
+            }
+            left.append(&mut parts(&link));
+            continue;
+        }
+        if there.is_dir() {
+            if is_strict && me == 0 && !is_ours(uid) {
+                return Ok(Some(Foreign::Folder { path: at, uid }));
+            }
+            // With the sticky bit, others cannot replace what is not theirs.
+            is_open = there.permissions().mode() & 0o1002 == 0o002;
+        }
+        done = at;
+    }
+    Ok(None)
+}
+
+/// The parts of a path, last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    use std::path::Component::{Normal, ParentDir};
+    let parts = path.components().rev();
+    let parts = parts.filter(|part| matches!(part, Normal(_) | ParentDir));
+    parts.map(|part| PathBuf::from(part.as_os_str())).collect()
+}
+
+/// Refuses a folder of Toolwharf's own that another user can turn elsewhere.
+///
+/// # Errors
+/// `PermissionDenied` with the part of the path and its owner; else why it cannot be checked.
+pub fn check_own_folder(path: &Path) -> io::Result<()> {
+    match foreign(path, true)? {
+        None => Ok(()),
+        Some(part) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{part}: run this as that user, or choose another folder with `--data-dir`"),
+        )),
+    }
+}
+
 /// Replaces what `target` holds. `target` is no symbolic link.
 pub(crate) fn replace(target: &Path, text: &str) -> io::Result<()> {
     let folder = target.parent().unwrap_or(Path::new("/"));
@@ -91,7 +183,8 @@ pub(crate) fn replace(target: &Path, text: &str) -> io::Result<()> {
         .prefix(".toolwharf-")
         .tempfile_in(folder)?;
     temp.write_all(text.as_bytes())?;
-    match std::fs::metadata(target) {
+    match std::fs::symlink_metadata(target) {
+        Ok(old) if !old.is_file() => return Err(io::ErrorKind::InvalidInput.into()),
         Ok(old) => {
             // Editing as root would otherwise take a user's file away from them.
             let _ = std::os::unix::fs::fchown(temp.as_file(), Some(old.uid()), Some(old.gid()));

@@ -1,7 +1,7 @@
 //! A client's file as it is on the disk: read and replaced for its own user only.
 //!
 //! Invariants: a symbolic link stays one; a file that has become another one since it was read is not replaced; nothing is written
-//! that belongs to another user, whatever this process could do.
+//! that belongs to another user, whatever this process could do. No link is followed that another user has made or could replace.
 
 use std::fs;
 use std::io;
@@ -34,6 +34,15 @@ impl OnDisk {
             unreadable(problem.help("remove the links"))
         })?;
         owned(path, &target)?;
+        let part = write::foreign(path, true).map_err(|source| EditError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
+        if let Some(part) = part {
+            return Err(unreadable(Problem::of_file(path, part.to_string()).help(
+                "run this as the user whose file it is, or put a plain file and folders of your own there",
+            )));
+        }
         let text = match fs::metadata(&target) {
             Ok(there) if !there.is_file() => {
                 let what = if there.is_dir() {
@@ -186,5 +195,76 @@ mod tests {
         fs::remove_file(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
         assert!(said(&path).contains("not a regular file"));
+    }
+
+    #[test]
+    fn root_follows_no_link_of_another_user() {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "run this test as root: it makes files of another user"
+        );
+        const THEIRS: u32 = 65_533;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // What root has, and what the other one wants changed.
+        fs::create_dir(at("etc")).unwrap();
+        fs::write(at("etc/mcp.json"), "{}").unwrap();
+        let give = |path: &Path| std::os::unix::fs::lchown(path, Some(THEIRS), None).unwrap();
+        // A link to the file; one to its folder; one to a file that is yet to come.
+        for name in ["home", "other"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        symlink(at("etc/mcp.json"), at("home/mcp.json")).unwrap();
+        symlink(at("etc"), at("home/.cursor")).unwrap();
+        symlink(at("etc/new.json"), at("home/new.json")).unwrap();
+        for name in ["mcp.json", ".cursor", "new.json"] {
+            give(&at("home").join(name));
+        }
+        for name in ["mcp.json", ".cursor/mcp.json", "new.json"] {
+            let said = OnDisk::read(&at("home").join(name))
+                .unwrap_err()
+                .to_string();
+            assert!(said.contains("symbolic link"), "{name}: {said}");
+            assert!(said.contains("user with id 65533"), "{name}: {said}");
+            let edited = crate::edit::edit(&at("home").join(name), |_| Ok(()));
+            let said = edited.unwrap_err();
+            let said = format!("{said}: {:?}", std::error::Error::source(&said));
+            assert!(said.contains("user with id 65533"), "{name}: {said}");
+        }
+        // A file of root in their folder, where they can put another one.
+        fs::write(at("other/mcp.json"), "{}").unwrap();
+        give(&at("other"));
+        let said = OnDisk::read(&at("other/mcp.json")).unwrap_err().to_string();
+        assert!(
+            said.contains("other belongs to the user with id 65533"),
+            "{said}"
+        );
+        assert!(write::check_own_folder(&at("other")).is_err());
+        // A link that turns up after the file was read.
+        let read = OnDisk::read(&at("etc/late.json")).unwrap();
+        symlink(at("etc/mcp.json"), at("etc/late.json")).unwrap();
+        give(&at("etc/late.json"));
+        read.replace(Some("theirs")).unwrap_err();
+        // Anybody may replace what is here.
+        fs::create_dir(at("open")).unwrap();
+        fs::set_permissions(at("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        symlink(at("etc"), at("open/link")).unwrap();
+        let said = OnDisk::read(&at("open/link/mcp.json"))
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("every user may write"), "{said}");
+        assert_eq!(fs::read_to_string(at("etc/mcp.json")).unwrap(), "{}");
+        assert!(!at("etc/new.json").exists());
+        // The lock is not written through a link either.
+        symlink(at("etc/mcp.json"), at("etc/.x.lock")).unwrap();
+        write::Lock::take(&at("etc/x")).unwrap_err();
+        // One's own links, of files and of folders, are followed and stay.
+        symlink(at("etc"), at("mine")).unwrap();
+        OnDisk::read(&at("mine/mcp.json"))
+            .unwrap()
+            .replace(Some("{ }"))
+            .unwrap();
+        assert_eq!(fs::read_to_string(at("etc/mcp.json")).unwrap(), "{ }");
+        assert!(fs::symlink_metadata(at("mine")).unwrap().is_symlink());
     }
 }

@@ -404,3 +404,105 @@ fn servers_in_yaml_are_read_as_entries() {
         json!({"type": "sse", "url": "https://h", "headers": {"K": "v"}})
     );
 }
+
+/// A file of so many servers, as the client writes it, or on one line.
+fn many(name: &str, count: usize, is_one_line: bool) -> String {
+    let servers = (0..count).map(|at| format!("s{at}"));
+    match name {
+        "codex" => servers
+            .map(|it| format!("[mcp_servers.{it}]\ncommand = \"x\"\n"))
+            .collect(),
+        "goose" => {
+            let servers = servers.map(|it| format!("  {it}:\n    type: stdio\n    cmd: x\n"));
+            format!("extensions:\n{}", servers.collect::<String>())
+        }
+        _ => {
+            let (start, end) = if is_one_line {
+                ("", "")
+            } else {
+                ("\n    ", "\n  ")
+            };
+            let servers = servers.map(|it| format!("{start}\"{it}\": {{\"command\": \"x\"}}"));
+            let servers = servers.collect::<Vec<_>>().join(",");
+            format!("{{{end}\"mcpServers\": {{{servers}{end}}}}}")
+        }
+    }
+}
+
+/// CPU seconds of this thread: other tests on the machine do not count.
+fn cpu() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+#[test]
+fn an_edit_takes_time_in_proportion_to_the_file() {
+    for (name, is_one_line) in [
+        ("cursor", false),
+        ("cursor", true),
+        ("codex", false),
+        ("goose", false),
+    ] {
+        let took = [10_000, 100_000].map(|count| {
+            let text = many(name, count, is_one_line);
+            let start = cpu();
+            let mut edited = file(name, &text);
+            let entry = client(name).entry("toolwharf", &command());
+            edited.put("toolwharf", &entry).unwrap();
+            assert_eq!(edited.get("toolwharf"), Some(entry));
+            edited.remove("toolwharf").unwrap();
+            assert_eq!(edited.to_string(), text, "{name} comes back to the byte");
+            edited.remove("s5000").unwrap();
+            assert_eq!(edited.servers().len(), count - 1);
+            cpu() - start
+        });
+        println!("{name}, on one line: {is_one_line}: {took:.2?} s");
+        // Ten times as much; a quadratic edit takes a hundred times as long. The rest is for caches and small divisors.
+        let bound = 30.0 * took[0].max(0.05);
+        assert!(took[1] < bound, "{name}, {is_one_line}: {took:.2?} s");
+    }
+}
+
+#[test]
+fn large_files_keep_their_comments() {
+    let filler: String = (0..1_100)
+        .map(|at| format!("    \"s{at}\": {{}},\n"))
+        .collect();
+    for (end, new) in [
+        (
+            "    \"z\": {} // last\n",
+            "    \"z\": {},\n    \"toolwharf\"",
+        ),
+        (
+            "    \"z\": {}, // last\n",
+            "    \"z\": {},\n    \"toolwharf\"",
+        ),
+        (
+            "    \"z\": {} /* , */ , /* } */\n",
+            "/* , */ ,\n    \"toolwharf\"",
+        ),
+    ] {
+        let text = format!("{{\n  // servers\n  \"mcpServers\": {{\n{filler}{end}  }}\n}}\n");
+        let mut edited = file("cursor", &text);
+        let entry = client("cursor").entry("toolwharf", &command());
+        edited.put("toolwharf", &entry).unwrap();
+        let with = edited.to_string();
+        assert!(with.contains(new), "{}", &with[with.len() - 300..]);
+        for comment in ["// servers", "// last", "/* , */", "/* } */"] {
+            assert_eq!(with.contains(comment), text.contains(comment), "{comment}");
+        }
+        let other = json!({"command": "y"});
+        edited.put("toolwharf", &other).unwrap();
+        assert_eq!(edited.get("toolwharf"), Some(other));
+        edited.remove("toolwharf").unwrap();
+        assert_eq!(edited.servers().len(), 1_101);
+        edited.remove("s7").unwrap();
+        assert!(
+            edited
+                .to_string()
+                .contains("    \"s6\": {},\n    \"s8\": {},\n")
+        );
+        edited.remove("z").unwrap();
+        assert_eq!(edited.servers().len(), 1_099);
+    }
+}

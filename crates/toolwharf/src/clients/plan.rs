@@ -1,6 +1,6 @@
 //! Plans of connecting a client, and how they are carried out.
 
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 
 use config::{Client, ClientFile, EditError, Foreign, ImportReport, OnDisk, Sources, Way, foreign};
 use model::{ProjectId, ServerName};
@@ -243,7 +243,8 @@ impl Plan {
             off,
             ..
         } = registry::movable(sources, myself, &own)?;
-        added.retain(|name| off.iter().all(|(off, _)| off != name.as_str()));
+        let is_off: HashSet<&str> = off.iter().map(|(name, _)| name.as_str()).collect();
+        added.retain(|name| !is_off.contains(name.as_str()));
         let other = "Toolwharf has another server of this name".to_owned();
         let clashes = clashes.iter();
         let clashes = clashes.map(|name| (name.to_string(), other.clone()));
@@ -254,10 +255,12 @@ impl Plan {
             .chain(refused)
             .chain(skipped)
             .collect();
-        own.retain(|one| {
-            let mut takes = added.iter().chain(&unchanged);
-            takes.any(|name| name.as_str() == one.name)
-        });
+        let takes: HashSet<&str> = added
+            .iter()
+            .chain(&unchanged)
+            .map(|name| name.as_str())
+            .collect();
+        own.retain(|one| takes.contains(one.name.as_str()));
         for one in &own {
             let removed = self.bare.remove(&one.name);
             removed.map_err(|source| of(self.client, source))?;
@@ -318,11 +321,13 @@ impl Plan {
 /// A client's own servers, as Toolwharf would have them. A file may have more of them in other places, such as those of single projects,
 /// which are not the user's everywhere.
 pub(super) fn own(file: &ClientFile, path: &Path, text: &str) -> Result<Vec<Foreign>, EditError> {
-    let names: Vec<String> = file.servers().into_iter().map(|(name, _)| name).collect();
+    let servers = file.servers().into_iter();
+    let mut names: HashSet<String> = servers.map(|(name, _)| name).collect();
+    names.remove(ENTRY);
     let mut own: Vec<Foreign> = Vec::new();
     for one in foreign(path, text, &startup::env)? {
-        let is_first = own.iter().all(|other| other.name != one.name);
-        if is_first && names.contains(&one.name) && one.name != ENTRY {
+        // The first one of a name is taken.
+        if names.remove(&one.name) {
             own.push(one);
         }
     }

@@ -77,6 +77,8 @@ impl Shelf {
         let Some(text) = read(&path)? else {
             return Ok(None);
         };
+        // It says which file is written, and with what.
+        config::check_own_folder(&path).map_err(failed("trust", &path))?;
         let record = serde_json::from_str(&text);
         record
             .map(Some)
@@ -102,9 +104,11 @@ impl Shelf {
         before: &str,
         token: Option<&str>,
     ) -> Result<(), Error> {
+        config::check_own_folder(&self.dir).map_err(failed("write to", &self.dir))?;
         let mut folder = fs::DirBuilder::new();
         let made = folder.recursive(true).mode(0o700).create(&self.dir);
         made.map_err(failed("make", &self.dir))?;
+        config::check_own_folder(&self.dir).map_err(failed("write to", &self.dir))?;
         let record = serde_json::to_string_pretty(record).unwrap_or_default();
         self.write(client, "before", before)?;
         if let Some(token) = token {

@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use zip::ZipArchive;
 
 use super::{
+    archive,
     document::Input,
     fill::BUNDLE,
     plan::{Part, Plan, Template, Word},
@@ -30,7 +31,7 @@ use super::{
 pub(super) const FILE_BYTES: usize = 128 << 20;
 /// The most that the files of a bundle may have together, in bytes.
 const UNPACKED_BYTES: u64 = 1 << 30;
-const MAX_FILES: usize = 50_000;
+pub(super) const MAX_FILES: usize = 50_000;
 /// Largest manifest, in bytes.
 const MANIFEST_BYTES: u64 = 1 << 20;
 const MANIFEST: &str = "manifest.json";
@@ -150,6 +151,7 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
 /// Writes the files of an archive below `into`, of at most `most` bytes together.
 pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String> {
     let bad = |error: &dyn std::fmt::Display| format!("is no usable archive: {error}");
+    archive::check(file, most)?;
     let mut archive = ZipArchive::new(Cursor::new(file)).map_err(|error| bad(&error))?;
     if archive.len() > MAX_FILES {
         return Err(format!("holds more than {MAX_FILES} files"));

@@ -4,6 +4,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -13,12 +14,19 @@ use mcp::client::Connector;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::fs;
+use tokio::{
+    fs,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use url::{Host, Url};
 
 /// Largest answer, in bytes: a whole registry in one file has some megabytes.
 const ANSWER_BYTES: usize = 16 << 20;
 const DEPTH: usize = 64;
+/// Values in an answer. Each takes about a hundred bytes of memory, and may take two in the answer.
+const MAX_VALUES: usize = 1_000_000;
+/// Parsed answers that are in memory at a time, over all callers.
+const PARSED_ANSWERS: usize = 2;
 const ANSWER: Duration = Duration::from_secs(20);
 const DOWNLOAD: Duration = Duration::from_secs(300);
 /// A file of the cache that is younger is taken without asking.
@@ -32,12 +40,15 @@ pub(super) struct Fetcher {
     connector: Connector,
     cache: PathBuf,
     fresh: Duration,
+    parsing: Arc<Semaphore>,
 }
 
 /// An answer, and why it is an old one, if it is.
 pub(super) struct Answer {
     pub(super) json: Value,
     pub(super) stale: Option<String>,
+    /// Do not hold it across a wait for another answer.
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 /// The first line of a file of the cache; the rest is the answer.
@@ -69,6 +80,7 @@ impl Fetcher {
             connector: Connector::new(),
             cache,
             fresh: FRESH,
+            parsing: Arc::new(Semaphore::new(PARSED_ANSWERS)),
         }
     }
 
@@ -86,22 +98,19 @@ impl Fetcher {
         let file = self.cache.join(hex::encode(Sha256::digest(url.as_str())));
         let cached = read(&file, url).await;
         if let Some(cached) = cached.as_ref().filter(|cached| cached.age < self.fresh) {
-            return Ok(Some(Answer {
-                json: parsed(&cached.body)?,
-                stale: None,
-            }));
+            return self.answer(&cached.body, None).await.map(Some);
         }
         let shown = model::url_for_display(url.as_str());
         let etag = cached.as_ref().and_then(|cached| cached.etag.as_deref());
         let failed = match self.ask(url, etag).await {
             Ok((StatusCode::NOT_MODIFIED, ..)) if cached.is_some() => None,
             Ok((StatusCode::NOT_FOUND, ..)) => return Ok(None),
-            Ok((StatusCode::OK, etag, body)) => match parsed(&body) {
-                Ok(json) => {
+            Ok((StatusCode::OK, etag, body)) => match self.answer(&body, None).await {
+                Ok(answer) => {
                     if let Err(error) = self.keep(&file, url, etag, &body).await {
                         tracing::warn!("what {shown} lists is not kept: {error}");
                     }
-                    return Ok(Some(Answer { json, stale: None }));
+                    return Ok(Some(answer));
                 }
                 Err(why) => Some(why),
             },
@@ -117,10 +126,17 @@ impl Fetcher {
         }
         let stale =
             failed.map(|why| format!("{shown}: {why}; this is what it said {}", ago(cached.age)));
-        Ok(Some(Answer {
-            json: parsed(&cached.body)?,
+        self.answer(&cached.body, stale).await.map(Some)
+    }
+
+    /// Parses an answer, when few enough others are in memory.
+    async fn answer(&self, body: &[u8], stale: Option<String>) -> Result<Answer, String> {
+        let turn = self.parsing.clone().acquire_owned().await.ok();
+        Ok(Answer {
+            json: parsed(body)?,
             stale,
-        }))
+            _turn: turn,
+        })
     }
 
     async fn ask(
@@ -248,8 +264,26 @@ async fn read(file: &Path, url: &Url) -> Option<Cached> {
 fn parsed(body: &[u8]) -> Result<Value, String> {
     let valid = mcp::json::validate(body, DEPTH);
     valid.map_err(|fault| format!("its answer is not the JSON of a registry: {fault}"))?;
+    if values(body) > MAX_VALUES {
+        return Err(format!("its answer has more than {MAX_VALUES} values"));
+    }
     serde_json::from_slice(body)
         .map_err(|error| format!("its answer is not the JSON of a registry: {error}"))
+}
+
+/// At least as many as a JSON text has values: each but the first follows one of these characters.
+fn values(body: &[u8]) -> usize {
+    let (mut count, mut in_text, mut is_escaped) = (1, false, false);
+    for byte in body {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 fn ago(age: Duration) -> String {

@@ -5,13 +5,14 @@
 //!   theirs are named and never written out.
 //! - `fetch`: requests to registries, with a cache on the disk; `sources`: which registries there are, and the catalogue that
 //!   is built in.
-//! - `bundle`: MCPB files, unpacked.
+//! - `bundle`: MCPB files, unpacked; `archive`: their bounds, checked before anything is parsed.
 //!
 //! Invariants: a registry is not trusted. An entry that holds anything odd is refused as a whole, with the place; nothing of
 //! it is given to a shell, to npm, to uv or to Docker but checked names and versions. Texts of an entry are never filled in
 //! from the environment. Every list, text, page and file has a bound. Deliberately absent: writing the configuration, and
 //! starting anything.
 
+mod archive;
 mod bundle;
 mod document;
 mod fetch;

@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -41,6 +41,10 @@ const WORD_CHARS: usize = 100;
 const BUNDLES: usize = 8;
 /// Installations at a time: each is an npm or uv, and a server.
 const INSTALLATIONS: usize = 2;
+/// Inspections of bundles that run or wait, over all callers. One runs at a time: it holds a file of up to 128 MiB in memory.
+const MAX_INSPECTIONS: usize = 16;
+/// How long an inspection waits for its turn.
+const INSPECTION_WAIT: Duration = Duration::from_secs(60);
 
 static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let text = include_str!("catalogue.json");
@@ -52,6 +56,10 @@ pub(crate) struct Catalogue {
     fetcher: Fetcher,
     bundles: PathBuf,
     turns: Semaphore,
+    /// Room in the queue of inspections.
+    inspections: Semaphore,
+    /// The turn of the inspection that runs.
+    inspector: Arc<Semaphore>,
 }
 
 /// An entry of a registry, checked.
@@ -106,6 +114,8 @@ impl Catalogue {
             fetcher: Fetcher::new(data_dir.join("registries")),
             bundles: data_dir.join("bundles"),
             turns: Semaphore::new(INSTALLATIONS),
+            inspections: Semaphore::new(MAX_INSPECTIONS),
+            inspector: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -338,13 +348,31 @@ impl Catalogue {
         if bundle::is_there(&folder) {
             return Ok(folder);
         }
+        let room = self.inspections.try_acquire();
+        let _room = room.map_err(|_| {
+            format!("cannot be inspected now: {MAX_INSPECTIONS} other bundles are; try again later")
+        })?;
+        let turn = tokio::time::timeout(INSPECTION_WAIT, self.inspector.clone().acquire_owned());
+        let Ok(Ok(turn)) = turn.await else {
+            let waited = INSPECTION_WAIT.as_secs();
+            return Err(format!(
+                "cannot be inspected now: others took longer than {waited} s; try again later"
+            ));
+        };
+        // Another caller may have fetched the same file meanwhile.
+        if bundle::is_there(&folder) {
+            return Ok(folder);
+        }
         let file = self
             .fetcher
             .download(&plan.target, home, bundle::FILE_BYTES)
             .await?;
         let bundles = self.bundles.clone();
-        let unpacked =
-            tokio::task::spawn_blocking(move || bundle::unpack(&bundles, &sha256, &file));
+        let unpacked = tokio::task::spawn_blocking(move || {
+            // Held here, because this goes on when the caller is gone.
+            let _turn = turn;
+            bundle::unpack(&bundles, &sha256, &file)
+        });
         unpacked
             .await
             .unwrap_or_else(|_| Err("unpacking it was interrupted".to_owned()))

@@ -229,3 +229,74 @@ fn bundles_that_nobody_uses_go_but_for_the_last_ones() {
     let left = ["one", "two", "three", "four"].map(|name| bundles.join(name).exists());
     assert_eq!(left, [true, true, false, true]);
 }
+
+/// An archive of a directory alone: `there` entries, of which the end records count `told`, in a directory that has `extra` more
+/// bytes by their account.
+fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec<u8> {
+    let mut header = [0; 48];
+    header[..4].copy_from_slice(b"PK\x01\x02");
+    header[28] = 2;
+    header[46..].copy_from_slice(b"a/");
+    let mut file = header.repeat(usize::try_from(there).unwrap());
+    let (bytes, begin) = (file.len() as u64 + extra, file.len() as u64);
+    if is_wide {
+        file.extend(b"PK\x06\x06");
+        for value in [44, 0, 0, told, told, bytes, 0] {
+            file.extend(u64::to_le_bytes(value));
+        }
+        // Two versions and two numbers of disks have twelve bytes, not sixteen.
+        let versions = usize::try_from(begin).unwrap() + 12;
+        file.drain(versions..versions + 4);
+        file.extend(b"PK\x06\x07\0\0\0\0");
+        file.extend(begin.to_le_bytes());
+        file.extend(1_u32.to_le_bytes());
+    }
+    file.extend(b"PK\x05\x06\0\0\0\0");
+    let count = match is_wide {
+        true => u16::MAX,
+        false => u16::try_from(told).unwrap(),
+    };
+    file.extend([count.to_le_bytes(), count.to_le_bytes()].concat());
+    file.extend(u32::try_from(bytes).unwrap().to_le_bytes());
+    file.extend([0; 6]);
+    file
+}
+
+/// The most that this process has had in memory at a time, in KiB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|it| it.parse().ok()).unwrap()
+}
+
+#[test]
+fn a_directory_of_two_million_entries_is_refused_before_it_is_parsed() {
+    const MANY: u64 = 2_000_000;
+    let cases = [
+        (directory(MANY, MANY, true, 0), "holds 2000000 files"),
+        (directory(MANY, 1, true, 0), "directory of 96000000 bytes"),
+        (directory(MANY, 1, false, 0), "directory of 96000000 bytes"),
+        (directory(50_001, 50_001, false, 0), "holds 50001 files"),
+        (directory(9, 10, false, 0), "fewer entries"),
+        (directory(9, 8, false, 0), "more entries"),
+        (directory(9, 8, true, 0), "more entries"),
+        (directory(9, 9, false, 1000), "larger than the file"),
+        (directory(9, 9, true, 1000), "larger than the file"),
+        (directory(9, u64::MAX, true, 0), "files, and a bundle may"),
+        (directory(2, 2, false, 0), "overlap"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("bundle");
+    let before = peak();
+    let start = std::time::Instant::now();
+    for (file, part) in &cases {
+        let why = extract(file, &into, 1 << 30).expect_err(part);
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    let (more, took) = (peak() - before, start.elapsed());
+    // The parser needed 757 MiB for the first one.
+    assert!(more < 32 << 10, "{more} KiB");
+    assert!(took < std::time::Duration::from_secs(2), "{took:?}");
+    assert!(!into.exists());
+}
