@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use http::{Method, StatusCode, header};
 
-use crate::raw::{RawClient, Reply};
+use crate::{
+    DEADLINE,
+    raw::{RawClient, Reply, form_token},
+};
 
 /// Redirects that are followed.
 const MOST_HOPS: usize = 10;
@@ -16,7 +19,10 @@ const MOST_HOPS: usize = 10;
 /// If there is no end to redirects, or one leads nowhere.
 pub async fn sign_in(link: &str) -> Reply {
     let mut cookies: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let page = RawClient::new(link).get(&[]).await.collect(DEADLINE).await;
+    let token = form_token(&page.text()).unwrap_or_default();
     let (mut method, mut at) = (Method::POST, link.to_owned());
+    let mut body = format!("form={token}");
     for _ in 0..MOST_HOPS {
         let client = RawClient::new(&at);
         let origin = origin(&at);
@@ -28,8 +34,10 @@ pub async fn sign_in(link: &str) -> Reply {
         if !kept.is_empty() {
             headers.push(("cookie", kept.as_str()));
         }
-        let answer = client.send(method, &headers, "").await;
-        let reply = answer.collect(crate::DEADLINE).await;
+        let answer = client
+            .send(method, &headers, std::mem::take(&mut body))
+            .await;
+        let reply = answer.collect(DEADLINE).await;
         for cookie in reply.headers.get_all(header::SET_COOKIE) {
             let cookie = cookie.to_str().expect("a cookie is text");
             let pair = cookie.split(';').next().unwrap_or_default();
