@@ -90,7 +90,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let own = own.zip(dir.as_deref());
     let own = own.map(|(sources, dir)| startup::own_files(&sources, dir));
     let own = own.unwrap_or_default();
-    let losses = |spec| sandbox::losses(spec).or_else(|| sandbox::unseen(spec, &own));
+    let losses = |spec| sandbox::losses(spec).or_else(|| sandbox::view(spec, &own));
     let losses: Vec<Finding> = specs.clone().filter_map(losses).collect();
     let exposed: Vec<Finding> = specs.clone().flat_map(sandbox::given_ports).collect();
     let missing: Missing = specs

@@ -3,15 +3,18 @@
 use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
 use model::{Launch, Network, Packages, Program, ServerSpec};
-use runtime::sandbox::{Own, preview};
+use runtime::{
+    Access, Visible, VisibleFiles,
+    sandbox::{Own, preview},
+};
 
 use super::{Finding, Level};
 
 /// Paths of one server that are named.
 const MAX_PATHS: usize = 3;
 /// A sandbox has these, or has its own.
-const SYSTEM: [&str; 9] = [
-    "/bin", "/dev", "/etc", "/lib", "/nix", "/proc", "/sbin", "/tmp", "/usr",
+const SYSTEM: [&str; 10] = [
+    "/bin", "/dev", "/etc", "/lib", "/nix", "/proc", "/run", "/sbin", "/tmp", "/usr",
 ];
 const CONTAINERS: [&str; 3] = ["docker", "nerdctl", "podman"];
 
@@ -72,18 +75,24 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
     })
 }
 
-/// What a server in a sandbox will not see of the files that its entry names; `None`: it sees all, or is not in a sandbox.
-pub(super) fn unseen(spec: &ServerSpec, own: &Own) -> Option<Finding> {
+/// What a server in a sandbox will see, or what it will not see of the files that its entry names; `None`: it is not in a sandbox, or
+/// started from a package.
+pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
     let launch = spec.launch().filter(|_| spec.enabled)?;
     let (what, help) = match preview(launch, own) {
         Ok(files) => {
-            let missing = files?.missing;
-            let missing: Vec<_> = missing
+            let files = files?;
+            let missing: Vec<_> = files
+                .missing
                 .iter()
                 .map(|path| path.display().to_string())
                 .collect();
             if missing.is_empty() {
-                return None;
+                return Some(Finding {
+                    level: Level::Ok,
+                    what: format!("server `{}` {}", spec.name, seen(&files)),
+                    help: None,
+                });
             }
             not_shown(&format!("`{}`", spec.name), &missing)
         }
@@ -107,6 +116,43 @@ pub(super) fn unseen(spec: &ServerSpec, own: &Own) -> Option<Finding> {
         what,
         help: Some(help),
     })
+}
+
+/// The files that a sandbox shows, without those that every sandbox has.
+fn seen(files: &VisibleFiles) -> String {
+    let is_usual = |one: &&Visible| {
+        let path = one.host.as_ref().unwrap_or(&one.path);
+        // Scratch is the sandbox's own; the host's is somebody's file.
+        let is_scratch = path.starts_with("/tmp") || path.starts_with("/run");
+        let is_system = SYSTEM.iter().any(|system| path.starts_with(system));
+        is_system && !(is_scratch && one.host.is_some())
+    };
+    let of = |access: Access| {
+        let all = files
+            .visible
+            .iter()
+            .filter(|one| one.access == access && !is_usual(one));
+        let words = all.map(|one| {
+            let hidden = one
+                .hidden
+                .iter()
+                .map(|path| format!("`{}`", path.display()));
+            let hidden: Vec<_> = hidden.collect();
+            match hidden.is_empty() {
+                true => format!("`{}`", one.path.display()),
+                false => format!("`{}` without {}", one.path.display(), hidden.join(" and ")),
+            }
+        });
+        words.collect::<Vec<_>>().join(", ")
+    };
+    match (of(Access::Read), of(Access::Write)) {
+        (read, write) if read.is_empty() && write.is_empty() => {
+            "sees none of your files in its sandbox".to_owned()
+        }
+        (read, write) if write.is_empty() => format!("can read {read} in its sandbox"),
+        (read, write) if read.is_empty() => format!("can write {write} in its sandbox"),
+        (read, write) => format!("can read {read} and write {write} in its sandbox"),
+    }
 }
 
 /// That a sandbox does not show paths, and what to do.
@@ -245,7 +291,7 @@ mod tests {
             let launch = Launch::new(program, Place::Sandbox(sandbox));
             let name = ServerName::parse("one").unwrap();
             let spec = ServerSpec::new(name, Origin::Launch(Arc::new(launch)));
-            unseen(&spec, &Own::default()).map(|finding| finding.what)
+            view(&spec, &Own::default()).map(|finding| finding.what)
         };
         let what = check(false).unwrap();
         assert_eq!(
@@ -255,6 +301,9 @@ mod tests {
                 notes.display()
             )
         );
-        assert_eq!(check(true), None);
+        assert_eq!(
+            check(true).unwrap(),
+            format!("server `one` can read `{}` in its sandbox", notes.display())
+        );
     }
 }
