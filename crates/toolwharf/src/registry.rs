@@ -310,10 +310,19 @@ fn fit(
 
 /// Refuses an entry that is written into a file although parts of it mean nothing.
 fn written(name: &ServerName, entry: &Value) -> Result<(), EditError> {
-    match misplaced(entry) {
-        wrong if wrong.is_empty() => Ok(()),
-        wrong => Err(unfit(name, wrong)),
+    let wrong = misplaced(entry);
+    if wrong.is_empty() {
+        return Ok(());
     }
+    let problem = |wrong: &Wrong| {
+        let key = wrong.pointer.trim_start_matches('/').replace('/', ".");
+        format!("`{key}` {}", wrong.detail)
+    };
+    Err(EditError::Unfit {
+        name: name.clone(),
+        problems: wrong.iter().map(problem).collect(),
+        wrong,
+    })
 }
 
 fn unfit(name: &ServerName, wrong: Vec<Wrong>) -> EditError {

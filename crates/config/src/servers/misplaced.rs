@@ -34,11 +34,9 @@ pub fn misplaced(entry: &Value) -> Vec<Wrong> {
     let has = |at: &Value, key: &str| at.get(key).is_some_and(|value| !is_empty(value));
     let ours = &entry["toolwharf"];
     let word = entry.get("type").or_else(|| entry.get("transport"));
-    let is_remote = match word.and_then(Value::as_str) {
-        Some(word) if word.eq_ignore_ascii_case("stdio") => false,
-        Some(_) => true,
-        None => URLS.iter().any(|key| has(entry, key)),
-    };
+    let word = word.and_then(Value::as_str).unwrap_or_default();
+    let is_stdio = word.eq_ignore_ascii_case("stdio");
+    let is_remote = !is_stdio && URLS.iter().any(|key| has(entry, key));
     let is_image = has(entry, "image") || has(ours, "image");
     let mut wrong = Vec::new();
     let mut check = |at: &Value, place: &str, keys: &[&str], why: &str| {
@@ -92,6 +90,8 @@ mod tests {
     fn fields_of_the_other_kind() {
         for (entry, expect) in [
             (json!({ "url": "https://h" }), vec![]),
+            // An unknown type is reported as that.
+            (json!({ "type": "pigeon", "command": "c" }), vec![]),
             (
                 json!({ "url": "https://h", "args": [], "env": {}, "command": null }),
                 vec![],
