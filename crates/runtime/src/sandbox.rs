@@ -308,6 +308,10 @@ impl Bubblewrap {
             mounts::seal(&inner.options.shim, pid, &writable).map_err(Error::Failed)?;
             let volumes = sandbox.volumes.iter().map(PathBuf::from);
             let package = package.into_iter().map(|package| package.folder);
+            let mounts = sandbox.mounts.iter();
+            let packages = mounts.filter(|mount| inner.options.own.is_package(&mount.host));
+            let packages = packages.map(|mount| PathBuf::from(&mount.inside));
+            let volumes = volumes.chain(packages);
             let given: Vec<_> = volumes.chain(package).chain(["/tmp".into()]).collect();
             let files = verify::Files {
                 writable: &own,

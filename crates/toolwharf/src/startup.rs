@@ -283,7 +283,8 @@ pub(crate) fn own_files(sources: &Sources, data_dir: &Path) -> sandbox::Own {
     let usual = config::config_dir(&env);
     let all = named.chain(usual).chain([data_dir.to_owned()]);
     let here = std::env::current_dir().unwrap_or_default();
-    sandbox::Own::new(all.map(|path| here.join(path)))
+    let own = sandbox::Own::new(all.map(|path| here.join(path)));
+    own.with_packages(&data_dir.join("bundles"))
 }
 
 /// A gateway that has no servers yet, and the projects of the store for it. `own` are the files that no

@@ -25,7 +25,11 @@ const MAX_BINDS: usize = 1_500;
 
 /// Toolwharf's own files: data directory, configuration directory, and files named on the command line.
 #[derive(Clone, Debug, Default)]
-pub struct Own(Vec<PathBuf>);
+pub struct Own {
+    paths: Vec<PathBuf>,
+    /// A folder among them whose entries are packages, each of which may be mounted read-only.
+    packages: Option<PathBuf>,
+}
 
 /// A step in making the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,24 +79,46 @@ impl Own {
     #[must_use]
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let real = |path: PathBuf| path.is_absolute().then(|| follow(&path));
-        Self(paths.into_iter().filter_map(real).collect())
+        Self {
+            paths: paths.into_iter().filter_map(real).collect(),
+            packages: None,
+        }
+    }
+
+    /// The same, except that what is below `folder` may be mounted read-only: bundles that were installed.
+    #[must_use]
+    pub fn with_packages(self, folder: &Path) -> Self {
+        Self {
+            packages: Some(follow(folder)),
+            ..self
+        }
+    }
+
+    /// Whether `path`, followed to its end, is a package that may be mounted, or inside of one.
+    pub(in crate::sandbox) fn is_package(&self, path: &Path) -> bool {
+        let real = follow(path);
+        let is_below = |packages: &PathBuf| real.starts_with(packages) && real != *packages;
+        self.packages.as_ref().is_some_and(is_below)
     }
 
     /// Whether `path`, followed to its end, is one of them or inside of one.
     #[must_use]
     pub fn holds(&self, path: &Path) -> bool {
         let real = follow(path);
-        self.0.iter().any(|own| real.starts_with(own))
+        self.paths.iter().any(|own| real.starts_with(own))
     }
 
     pub(in crate::sandbox) fn paths(&self) -> &[PathBuf] {
-        &self.0
+        &self.paths
     }
 
     /// Those below `folder`, as paths that begin with it as it is written.
     fn below(&self, folder: &Path) -> Vec<PathBuf> {
         let real = follow(folder);
-        let below = self.0.iter().filter_map(|own| own.strip_prefix(&real).ok());
+        let below = self
+            .paths
+            .iter()
+            .filter_map(|own| own.strip_prefix(&real).ok());
         below.map(|rest| folder.join(rest)).collect()
     }
 }
@@ -313,7 +339,8 @@ impl Making<'_> {
         at: &Path,
         access: Access,
     ) -> Result<(), Error> {
-        if self.own.holds(from) {
+        let is_package = access == Access::Read && self.own.is_package(from);
+        if self.own.holds(from) && !is_package {
             let why = format!(
                 "`{}` is one of Toolwharf's own files, which no server sees",
                 from.display()

@@ -2,6 +2,8 @@
 //!
 //! Invariants: those of [`crate::entries`]. Only files that are configured are changed.
 
+use std::path::Path;
+
 use api::{DeclaredEntry, EntryChange};
 use axum::{
     Extension, Json,
@@ -13,7 +15,7 @@ use axum::{
     http::{HeaderMap, header},
     response::{IntoResponse, Response},
 };
-use config::{EditError, Sources};
+use config::{EditError, Sources, check_entry};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -29,6 +31,7 @@ use crate::{
         access::{Who, permit},
         input::{self, Conditions, etag},
     },
+    startup,
 };
 
 /// What is asked for when an entry is changed.
@@ -151,12 +154,16 @@ impl Rest {
                 if conditions.permit(Some(&etag(&before))).is_err() {
                     return Err(EditError::Changed(name.clone()));
                 }
-                let entry =
-                    restored(given.clone(), Some(&before)).map_err(|wrong| EditError::Unfit {
+                let entry = restored(given.clone(), Some(&before)).map_err(|mut wrong| {
+                    // Everything that is wrong with the entry is reported at once.
+                    let rest = check_entry(Path::new(""), &name, &given, &startup::env);
+                    wrong.extend(rest.err().into_iter().flat_map(|unfit| unfit.wrong));
+                    EditError::Unfit {
                         name: name.clone(),
                         problems: wrong.iter().map(|wrong| wrong.detail.clone()).collect(),
                         wrong,
-                    })?;
+                    }
+                })?;
                 let diff = difference(&before, &entry);
                 Ok((entry, diff))
             })
