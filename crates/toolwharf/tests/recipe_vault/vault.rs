@@ -391,7 +391,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     );
     assert_eq!(
         browser
-            .eval("document.querySelectorAll('#log a').length")
+            .eval("document.querySelectorAll('#log a, #log [role=link]').length")
             .await,
         1
     );
