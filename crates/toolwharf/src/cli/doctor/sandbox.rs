@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn u12_what_a_sandbox_will_not_show_is_named_beforehand() {
-        let directory = tempfile::tempdir().unwrap();
+        // A sandbox has a /tmp of its own.
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let folder = directory.path().canonicalize().unwrap().join("a/b");
         std::fs::create_dir_all(&folder).unwrap();
         let notes = folder.join("notes.txt");
