@@ -443,7 +443,7 @@ fn an_edit_takes_time_in_proportion_to_the_file() {
         ("codex", false),
         ("goose", false),
     ] {
-        let took = [1_000, 10_000].map(|count| {
+        let took = [2_000, 20_000].map(|count| {
             let text = many(name, count, is_one_line);
             let start = cpu();
             let mut edited = file(name, &text);
