@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use api::Wrong;
 use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectProp, CstRootNode};
 use model::{InvalidName, ServerName};
+use rustix::fs::Mode;
 use serde_json::{Map, Value};
 
-use super::load::{Unreadable, read};
+use super::load::{Unreadable, read, read_from};
+use super::place::{Lock, Place, Trust};
 use super::problem::{ConfigError, Problem};
 use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
 use super::source::{Source, Syntax};
-use super::write;
 
 /// Why a file could not be edited. The file is then as it was.
 #[derive(Debug, thiserror::Error)]
@@ -89,48 +90,49 @@ fn edited<T>(
         path: path.to_owned(),
         source,
     };
-    let check = || match write::foreign(path, false).map_err(failed)? {
-        Some(part) => Err(failed(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("{part}: remove it, or edit the file that it leads to"),
-        ))),
-        None => Ok(()),
-    };
-    check()?;
-    let target = write::target(path).map_err(failed)?;
-    if let Some(folder) = target.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    let _lock = write::Lock::take(&target).map_err(|error| match error.kind() {
+    let help = "remove it, or edit the file that it leads to";
+    let folders = Some(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+    let place = Place::open(path, Trust::Folders, folders);
+    let place = place.map_err(|error| failed(error.into_io(help)))?;
+    let _lock = Lock::take(&place).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => EditError::Locked(path.to_owned()),
         _ => failed(error),
     })?;
+    let current = || text_at(&place, path);
     // Clients that own the file do not know our lock: if one has written meanwhile, the
     // edit is made again on what it wrote.
     for _ in 0..3 {
-        let before = current(&target, path)?;
+        let before = current()?;
         let mut file = ServerFile::parse(path, before.as_deref().unwrap_or_default())?;
         let outcome = change(&mut file)?;
         let text = file.to_string();
         if before.as_deref() == Some(text.as_str()) {
             return Ok(outcome);
         }
-        check()?;
-        if current(&target, path)? == before {
+        if current()? == before {
             if let (Some(suffix), Some(before)) = (backup, &before) {
-                let mut name = target.clone().into_os_string();
-                name.push(suffix);
-                write::replace(Path::new(&name), before).map_err(failed)?;
+                let copy = place.beside(suffix).map_err(failed)?;
+                copy.replace(before).map_err(failed)?;
             }
-            write::replace(&target, &text).map_err(failed)?;
+            place.replace(&text).map_err(failed)?;
             return Ok(outcome);
         }
     }
     Err(EditError::Contended(path.to_owned()))
 }
 
-fn current(target: &Path, path: &Path) -> Result<Option<String>, EditError> {
-    match read(target) {
+/// The text of the file there, if there is one.
+pub(super) fn text_at(place: &Place, path: &Path) -> Result<Option<String>, EditError> {
+    let text = match place.reader() {
+        Ok(file) => read_from(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unreadable::Missing),
+        Err(error) => Err(Unreadable::Io(error)),
+    };
+    given(text, path)
+}
+
+fn given(text: Result<String, Unreadable>, path: &Path) -> Result<Option<String>, EditError> {
+    match text {
         Ok(text) => Ok(Some(text)),
         Err(Unreadable::Missing) => Ok(None),
         Err(error) => Err(EditError::Unreadable(error.problem(path).into())),
@@ -143,7 +145,7 @@ impl ServerFile {
     /// # Errors
     /// When it cannot be read or is not JSON with comments.
     pub fn open(path: &Path) -> Result<Self, EditError> {
-        Self::parse(path, &current(path, path)?.unwrap_or_default())
+        Self::parse(path, &given(read(path), path)?.unwrap_or_default())
     }
 
     /// # Errors

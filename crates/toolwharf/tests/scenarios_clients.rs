@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::{PermissionsExt as _, lchown, symlink},
     path::{Path, PathBuf},
 };
 
@@ -334,6 +334,70 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
         said.err.contains("there is no client `netscape`") && said.err.contains("cursor"),
         "{said:?}"
     );
+}
+
+#[tokio::test]
+async fn c08_root_follows_no_link_of_another_user() {
+    const THEIRS: u32 = 65_533;
+    let victim = TempDir::new().expect("a folder");
+    let target = victim.path().join("target.json");
+    fs::write(&target, "{}").expect("a file");
+    for (file, leads_to) in [
+        // A link to the file, to a file that is yet to come, and to the folder.
+        (".cursor/mcp.json", target.clone()),
+        (".cursor/mcp.json", victim.path().join("new.json")),
+        (".cursor", victim.path().to_owned()),
+    ] {
+        let home = Home::new();
+        match home.path(file).is_dir() {
+            true => fs::remove_dir_all(home.path(file)),
+            false => fs::remove_file(home.path(file)),
+        }
+        .expect("removed");
+        symlink(leads_to, home.path(file)).expect("a link");
+        lchown(home.path(file), Some(THEIRS), None).expect("run this as root");
+        let link = home.path(file).display().to_string();
+        for arguments in [
+            &["connect", "cursor", "--yes"][..],
+            &["connect", "cursor", "--yes", "--move"],
+        ] {
+            let said = home.run(arguments).await.code(1);
+            for part in [
+                "the symbolic link",
+                &link,
+                "the user with id 65533",
+                "help: run this as the user",
+            ] {
+                assert!(
+                    said.err.contains(part),
+                    "{file}: {part:?} is not in {said:?}"
+                );
+            }
+        }
+        // Nor in a folder of theirs, though it holds no link.
+        home.write(".codex/config.toml", "");
+        lchown(home.path(".codex"), Some(THEIRS), None).expect("run this as root");
+        let said = home.run(&["connect", "codex", "--yes"]).await.code(1);
+        assert!(said.err.contains("user with id 65533"), "{said:?}");
+        assert_eq!(home.text(".codex/config.toml"), "");
+        // The file of servers that is imported into.
+        fs::create_dir_all(home.path(".config/toolwharf")).expect("a folder");
+        let servers = home.path(".config/toolwharf/mcp.json");
+        symlink(&target, &servers).expect("a link");
+        lchown(&servers, Some(THEIRS), None).expect("run this as root");
+        for arguments in [
+            &["add", "time", "--", "uvx", "mcp-server-time"][..],
+            &["import", &link],
+        ] {
+            let said = home.run(arguments).await;
+            assert_ne!(said.code, Some(0), "{said:?}");
+        }
+        let left = fs::read_dir(victim.path()).expect("a folder").count();
+        assert_eq!(
+            (left, fs::read_to_string(&target).expect("a file")),
+            (1, "{}".to_owned())
+        );
+    }
 }
 
 /// Starts what a client's file says, as the client does.
