@@ -1,14 +1,16 @@
 //! Editing a server file in place: comments, order and unknown keys stay.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use api::Wrong;
-use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectProp, CstRootNode};
+use jsonc_parser::cst::{CstArray, CstNode, CstObject, CstObjectProp, CstRootNode};
 use model::{InvalidName, ServerName};
 use rustix::fs::Mode;
 use serde_json::{Map, Value};
 
+use super::json::{self, input};
 use super::load::{Unreadable, read, read_from};
 use super::place::{Lock, Place, Trust};
 use super::problem::{ConfigError, Problem};
@@ -297,6 +299,18 @@ impl ServerFile {
         Ok(())
     }
 
+    /// All servers of a file, which may be missing, with their names, in the order of the file.
+    ///
+    /// # Errors
+    /// As [`ServerFile::open`].
+    pub fn entries_of(path: &Path) -> Result<Vec<(String, Value)>, EditError> {
+        let text = given(read(path), path)?.unwrap_or_default();
+        let source = Source::new(path, text, Syntax::Json);
+        let content = shape::content(&source);
+        let (_, servers) = content.map_err(|problem| EditError::Unreadable((*problem).into()))?;
+        Ok(servers)
+    }
+
     /// All servers with their names, in the order of the file.
     pub(super) fn entries(&self) -> Vec<(String, Value)> {
         self.containers()
@@ -306,11 +320,63 @@ impl ServerFile {
             .collect()
     }
 
-    /// All that the file holds.
-    pub(super) fn root_value(&self) -> Value {
-        let root = self.root.value();
-        root.and_then(|root| root.to_serde_value())
-            .unwrap_or_default()
+    /// Adds servers that are not there, behind the others.
+    pub(super) fn add_all(&mut self, entries: &[(ServerName, Value)]) -> Result<(), EditError> {
+        let Some(((name, entry), rest)) = entries.split_first() else {
+            return Ok(());
+        };
+        self.add(name, entry, false)?;
+        if rest.len() < json::MAX_STRUCTURED {
+            return rest
+                .iter()
+                .try_for_each(|(name, entry)| self.add(name, entry, false));
+        }
+        let rest: Vec<_> = rest
+            .iter()
+            .map(|(name, entry)| (name.as_str(), entry))
+            .collect();
+        let edited = self.container_paths().into_iter().next();
+        let edited = edited.and_then(|path| json::append_all(&self.to_string(), path, &rest));
+        self.take_in(edited)
+    }
+
+    /// Removes all servers of these names that are there.
+    ///
+    /// # Errors
+    /// If the text cannot be edited.
+    pub fn remove_all(&mut self, names: &HashSet<&str>) -> Result<(), EditError> {
+        for path in self.container_paths() {
+            let text = self.to_string();
+            if let Some(edited) = json::remove_all(&text, path, names) {
+                self.take_in(Some(edited))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, text: Option<String>) -> Result<(), EditError> {
+        let parsed = text.and_then(|text| CstRootNode::parse(&text, &PARSE_OPTIONS).ok());
+        self.root = parsed.ok_or_else(|| {
+            let problem = Problem::of_file(Path::new("mcp.json"), "the file cannot be edited");
+            EditError::Unreadable(problem.into())
+        })?;
+        Ok(())
+    }
+
+    /// The keys that lead to each of [`ServerFile::containers`].
+    fn container_paths(&self) -> Vec<&'static [&'static str]> {
+        let root = self.root.object_value();
+        let found = |path: &&[&str]| {
+            let mut keys = path.iter();
+            let object = keys.try_fold(root.clone()?, |object, key| object.object_value(key))?;
+            (!is_entry(&object)).then_some(())
+        };
+        let paths = CONTAINERS.iter().copied();
+        let paths: Vec<_> = paths.filter(|path| found(path).is_some()).collect();
+        match paths.is_empty() {
+            true => vec![&[]],
+            false => paths,
+        }
     }
 
     fn containers(&self) -> Vec<CstObject> {
@@ -400,19 +466,5 @@ fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {
             list.replace_with(input(&Value::Array(values)));
         }
         _ => gone.into_iter().for_each(CstNode::remove),
-    }
-}
-
-pub(super) fn input(value: &Value) -> CstInputValue {
-    match value {
-        Value::Null => CstInputValue::Null,
-        Value::Bool(value) => CstInputValue::Bool(*value),
-        Value::Number(value) => CstInputValue::Number(value.to_string()),
-        Value::String(value) => CstInputValue::String(value.clone()),
-        Value::Array(values) => CstInputValue::Array(values.iter().map(input).collect()),
-        Value::Object(map) => {
-            let pairs = map.iter().map(|(key, value)| (key.clone(), input(value)));
-            CstInputValue::Object(pairs.collect())
-        }
     }
 }

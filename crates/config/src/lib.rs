@@ -9,6 +9,7 @@ mod edit;
 mod extensions;
 mod import;
 mod interpolate;
+mod json;
 mod load;
 mod locate;
 mod members;

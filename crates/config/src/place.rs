@@ -254,7 +254,7 @@ impl Place {
             }
             // Editing as root would otherwise take a user's file away from them.
             let _ = std::os::unix::fs::fchown(&temp.file, Some(old.st_uid), Some(old.st_gid));
-            let mode = Permissions::from_mode(u32::from(old.st_mode) & 0o777);
+            let mode = Permissions::from_mode(old.st_mode & 0o777);
             temp.file.set_permissions(mode)?;
         }
         temp.file.sync_all()?;

@@ -181,7 +181,7 @@ impl Connector {
     /// [`Connector::fetch_within`] for a large file: its bytes are written to `into` as they arrive, and are not held in memory.
     ///
     /// # Errors
-    /// The reason, if there is no whole answer. `into` may then hold a part of it.
+    /// The reason why the download failed. `into` may then hold a part of the file.
     pub async fn fetch_into(
         &self,
         request: Request<Bytes>,

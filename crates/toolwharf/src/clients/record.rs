@@ -5,6 +5,7 @@
 //! folder of another user ([`config::read_own`]).
 
 use std::{
+    collections::HashSet,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -117,11 +118,12 @@ impl Shelf {
         Ok(())
     }
 
-    /// Whether another client has moved a server of that name, too.
-    pub(super) fn moved_elsewhere(&self, client: &Client, name: &str) -> bool {
+    /// The names of all servers that other clients have moved, too.
+    pub(super) fn moved_elsewhere(&self, client: &Client) -> HashSet<String> {
         let others = CLIENTS.iter().filter(|other| other.name != client.name);
-        let mut records = others.filter_map(|other| self.record(other).ok().flatten());
-        records.any(|record| record.moved.iter().any(|moved| moved.name == name))
+        let records = others.filter_map(|other| self.record(other).ok().flatten());
+        let moved = records.flat_map(|record| record.moved);
+        moved.map(|moved| moved.name).collect()
     }
 
     /// In one step, for its user alone.

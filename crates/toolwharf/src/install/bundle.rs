@@ -118,7 +118,7 @@ pub(super) fn prune(bundles: &Path, is_used: impl Fn(&str) -> bool, kept: usize)
     }
 }
 
-/// A file without a name below `bundles`, for a download: the system removes it once it is closed.
+/// Creates an unnamed file in `bundles` for a download. The kernel frees it when it is closed.
 pub(super) fn download_file(bundles: &Path) -> io::Result<File> {
     fs::create_dir_all(bundles)?;
     tempfile::tempfile_in(bundles)
@@ -129,7 +129,7 @@ pub(super) fn download_file(bundles: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`unpack`].
 pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Result<PathBuf, String> {
-    // Another caller may have unpacked the same one meanwhile.
+    // Another caller may have unpacked the same bundle during the download.
     let place = folder(bundles, sha256);
     if is_there(&place) {
         return Ok(place);

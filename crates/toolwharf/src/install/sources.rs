@@ -45,9 +45,9 @@ const WORD_CHARS: usize = 100;
 const BUNDLES: usize = 8;
 /// Installations at a time: each is an npm or uv, and a server.
 const INSTALLATIONS: usize = 2;
-/// Bundles that are downloaded or inspected at a time, over all callers. Each takes up to 128 MiB on the disk meanwhile.
+/// Bundles that are downloaded or inspected at a time, over all callers. Each download takes up to 128 MiB on the disk.
 const MAX_INSPECTIONS: usize = 16;
-/// How long a downloaded bundle waits for its turn. One is inspected at a time, because it is in memory then.
+/// Longest wait of a downloaded bundle for its inspection. One inspection runs at a time, because it reads the whole file into memory.
 const INSPECTION_WAIT: Duration = Duration::from_secs(60);
 
 static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {
@@ -365,7 +365,7 @@ impl Catalogue {
         let (url, max) = (&plan.target, bundle::FILE_BYTES);
         self.fetcher.download(url, home, max, &mut file).await?;
         let file = file.into_std().await;
-        // Not before: a slow download must hold up nobody else.
+        // After the download, so that a slow source does not delay other bundles.
         let turn = tokio::time::timeout(INSPECTION_WAIT, self.inspector.clone().acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
             let waited = INSPECTION_WAIT.as_secs();

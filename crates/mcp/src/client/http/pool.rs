@@ -201,7 +201,7 @@ impl Pool {
     /// Sends a request, and writes the body of its answer to `into` as it arrives, if the status is 200.
     ///
     /// # Errors
-    /// Why there is no answer of at most `max` bytes within that time. `into` may then hold a part of it.
+    /// The request failed, took longer than `within`, or its body is longer than `max` bytes. `into` may then hold a part of the body.
     pub(in crate::client) async fn fetch_into(
         &self,
         request: Request<Bytes>,

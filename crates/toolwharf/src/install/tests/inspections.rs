@@ -59,7 +59,7 @@ impl Site {
     }
 }
 
-/// A bundle that nobody has put there never ends.
+/// The download of an unknown bundle never ends.
 async fn answer(State(site): State<Site>, request: Request) -> Response {
     let path = request.uri().path();
     let files = || site.files.lock().unwrap();
