@@ -6,7 +6,6 @@
 mod disk;
 mod entry;
 mod file;
-mod json;
 mod toml;
 mod yaml;
 

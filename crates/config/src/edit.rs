@@ -1,18 +1,21 @@
 //! Editing a server file in place: comments, order and unknown keys stay.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use api::Wrong;
-use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectProp, CstRootNode};
+use jsonc_parser::cst::{CstArray, CstNode, CstObject, CstObjectProp, CstRootNode};
 use model::{InvalidName, ServerName};
+use rustix::fs::Mode;
 use serde_json::{Map, Value};
 
-use super::load::{Unreadable, read};
+use super::json::{self, input};
+use super::load::{Unreadable, read, read_from};
+use super::place::{Lock, Place, Trust};
 use super::problem::{ConfigError, Problem};
 use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
 use super::source::{Source, Syntax};
-use super::write;
 
 /// Why a file could not be edited. The file is then as it was.
 #[derive(Debug, thiserror::Error)]
@@ -89,48 +92,49 @@ fn edited<T>(
         path: path.to_owned(),
         source,
     };
-    let check = || match write::foreign(path, false).map_err(failed)? {
-        Some(part) => Err(failed(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("{part}: remove it, or edit the file that it leads to"),
-        ))),
-        None => Ok(()),
-    };
-    check()?;
-    let target = write::target(path).map_err(failed)?;
-    if let Some(folder) = target.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    let _lock = write::Lock::take(&target).map_err(|error| match error.kind() {
+    let help = "remove it, or edit the file that it leads to";
+    let folders = Some(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+    let place = Place::open(path, Trust::Folders, folders);
+    let place = place.map_err(|error| failed(error.into_io(help)))?;
+    let _lock = Lock::take(&place).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => EditError::Locked(path.to_owned()),
         _ => failed(error),
     })?;
+    let current = || text_at(&place, path);
     // Clients that own the file do not know our lock: if one has written meanwhile, the
     // edit is made again on what it wrote.
     for _ in 0..3 {
-        let before = current(&target, path)?;
+        let before = current()?;
         let mut file = ServerFile::parse(path, before.as_deref().unwrap_or_default())?;
         let outcome = change(&mut file)?;
         let text = file.to_string();
         if before.as_deref() == Some(text.as_str()) {
             return Ok(outcome);
         }
-        check()?;
-        if current(&target, path)? == before {
+        if current()? == before {
             if let (Some(suffix), Some(before)) = (backup, &before) {
-                let mut name = target.clone().into_os_string();
-                name.push(suffix);
-                write::replace(Path::new(&name), before).map_err(failed)?;
+                let copy = place.beside(suffix).map_err(failed)?;
+                copy.replace(before).map_err(failed)?;
             }
-            write::replace(&target, &text).map_err(failed)?;
+            place.replace(&text).map_err(failed)?;
             return Ok(outcome);
         }
     }
     Err(EditError::Contended(path.to_owned()))
 }
 
-fn current(target: &Path, path: &Path) -> Result<Option<String>, EditError> {
-    match read(target) {
+/// The text of the file there, if there is one.
+pub(super) fn text_at(place: &Place, path: &Path) -> Result<Option<String>, EditError> {
+    let text = match place.reader() {
+        Ok(file) => read_from(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unreadable::Missing),
+        Err(error) => Err(Unreadable::Io(error)),
+    };
+    given(text, path)
+}
+
+fn given(text: Result<String, Unreadable>, path: &Path) -> Result<Option<String>, EditError> {
+    match text {
         Ok(text) => Ok(Some(text)),
         Err(Unreadable::Missing) => Ok(None),
         Err(error) => Err(EditError::Unreadable(error.problem(path).into())),
@@ -143,7 +147,7 @@ impl ServerFile {
     /// # Errors
     /// When it cannot be read or is not JSON with comments.
     pub fn open(path: &Path) -> Result<Self, EditError> {
-        Self::parse(path, &current(path, path)?.unwrap_or_default())
+        Self::parse(path, &given(read(path), path)?.unwrap_or_default())
     }
 
     /// # Errors
@@ -295,6 +299,18 @@ impl ServerFile {
         Ok(())
     }
 
+    /// All servers of a file, which may be missing, with their names, in the order of the file.
+    ///
+    /// # Errors
+    /// As [`ServerFile::open`].
+    pub fn entries_of(path: &Path) -> Result<Vec<(String, Value)>, EditError> {
+        let text = given(read(path), path)?.unwrap_or_default();
+        let source = Source::new(path, text, Syntax::Json);
+        let content = shape::content(&source);
+        let (_, servers) = content.map_err(|problem| EditError::Unreadable((*problem).into()))?;
+        Ok(servers)
+    }
+
     /// All servers with their names, in the order of the file.
     pub(super) fn entries(&self) -> Vec<(String, Value)> {
         self.containers()
@@ -304,11 +320,63 @@ impl ServerFile {
             .collect()
     }
 
-    /// All that the file holds.
-    pub(super) fn root_value(&self) -> Value {
-        let root = self.root.value();
-        root.and_then(|root| root.to_serde_value())
-            .unwrap_or_default()
+    /// Adds servers that are not there, behind the others.
+    pub(super) fn add_all(&mut self, entries: &[(ServerName, Value)]) -> Result<(), EditError> {
+        let Some(((name, entry), rest)) = entries.split_first() else {
+            return Ok(());
+        };
+        self.add(name, entry, false)?;
+        if rest.len() < json::MAX_STRUCTURED {
+            return rest
+                .iter()
+                .try_for_each(|(name, entry)| self.add(name, entry, false));
+        }
+        let rest: Vec<_> = rest
+            .iter()
+            .map(|(name, entry)| (name.as_str(), entry))
+            .collect();
+        let edited = self.container_paths().into_iter().next();
+        let edited = edited.and_then(|path| json::append_all(&self.to_string(), path, &rest));
+        self.take_in(edited)
+    }
+
+    /// Removes all servers of these names that are there.
+    ///
+    /// # Errors
+    /// If the text cannot be edited.
+    pub fn remove_all(&mut self, names: &HashSet<&str>) -> Result<(), EditError> {
+        for path in self.container_paths() {
+            let text = self.to_string();
+            if let Some(edited) = json::remove_all(&text, path, names) {
+                self.take_in(Some(edited))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, text: Option<String>) -> Result<(), EditError> {
+        let parsed = text.and_then(|text| CstRootNode::parse(&text, &PARSE_OPTIONS).ok());
+        self.root = parsed.ok_or_else(|| {
+            let problem = Problem::of_file(Path::new("mcp.json"), "the file cannot be edited");
+            EditError::Unreadable(problem.into())
+        })?;
+        Ok(())
+    }
+
+    /// The keys that lead to each of [`ServerFile::containers`].
+    fn container_paths(&self) -> Vec<&'static [&'static str]> {
+        let root = self.root.object_value();
+        let found = |path: &&[&str]| {
+            let mut keys = path.iter();
+            let object = keys.try_fold(root.clone()?, |object, key| object.object_value(key))?;
+            (!is_entry(&object)).then_some(())
+        };
+        let paths = CONTAINERS.iter().copied();
+        let paths: Vec<_> = paths.filter(|path| found(path).is_some()).collect();
+        match paths.is_empty() {
+            true => vec![&[]],
+            false => paths,
+        }
     }
 
     fn containers(&self) -> Vec<CstObject> {
@@ -398,19 +466,5 @@ fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {
             list.replace_with(input(&Value::Array(values)));
         }
         _ => gone.into_iter().for_each(CstNode::remove),
-    }
-}
-
-pub(super) fn input(value: &Value) -> CstInputValue {
-    match value {
-        Value::Null => CstInputValue::Null,
-        Value::Bool(value) => CstInputValue::Bool(*value),
-        Value::Number(value) => CstInputValue::Number(value.to_string()),
-        Value::String(value) => CstInputValue::String(value.clone()),
-        Value::Array(values) => CstInputValue::Array(values.iter().map(input).collect()),
-        Value::Object(map) => {
-            let pairs = map.iter().map(|(key, value)| (key.clone(), input(value)));
-            CstInputValue::Object(pairs.collect())
-        }
     }
 }

@@ -14,9 +14,10 @@ use serde_json::{Map, Value};
 
 use super::{
     clients::{Machine, Os, is_of_user},
-    edit::{EditError, ServerFile},
+    edit::EditError,
     interpolate::{is_variable, workspace_of},
-    source::ENTRY_KEYS,
+    shape,
+    source::{ENTRY_KEYS, Source, Syntax},
 };
 
 const GEMINI: &str = ".gemini/settings.json";
@@ -98,10 +99,10 @@ pub fn foreign(
     if from.extension().is_some_and(|ending| ending == "toml") || codex::is_likely(text) {
         return codex::read(from, text, &place);
     }
-    let file = ServerFile::parse(from, text)?;
-    let root = file.root_value();
-    let mut found: Vec<Foreign> = file
-        .entries()
+    let source = Source::new(from, text.to_owned(), Syntax::Json);
+    let content = shape::content(&source);
+    let (root, servers) = content.map_err(|problem| EditError::Unreadable((*problem).into()))?;
+    let mut found: Vec<Foreign> = servers
         .into_iter()
         .map(|(name, entry)| Foreign {
             name,
@@ -189,7 +190,7 @@ fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
         };
         notes.push(format!(
             "`{}` is not taken over: {why}",
-            super::shape::printable(key)
+            shape::printable(key)
         ));
     }
 }
@@ -309,7 +310,7 @@ fn note_plain_variables(entry: &Map<String, Value>, notes: &mut Vec<String>) {
             if let Some(meant) = meant.filter(|meant| is_variable(meant)) {
                 notes.push(format!(
                     "`{key}.{}` is the plain text `${meant}`; write `${{{meant}}}` for the variable",
-                    super::shape::printable(name)
+                    shape::printable(name)
                 ));
             }
         }

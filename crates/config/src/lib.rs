@@ -9,10 +9,13 @@ mod edit;
 mod extensions;
 mod import;
 mod interpolate;
+mod json;
 mod load;
 mod locate;
 mod members;
 mod merge;
+mod own;
+mod place;
 mod problem;
 mod sandbox;
 mod servers;
@@ -21,7 +24,6 @@ mod shape;
 mod source;
 #[cfg(test)]
 mod tests;
-mod write;
 
 pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
 pub use edit::{EditError, ServerFile, edit, edit_with_backup};
@@ -31,6 +33,7 @@ pub use load::{Config, all_settings};
 pub use locate::{Sources, config_dir, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
 pub use merge::{Accepted, ImportReport, Rejected};
+pub use own::{read_own, remove_own, write_own};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{
     ONLY_COMMANDS as SHOWN_ONLY_TO_COMMANDS, heartbeat, is_port, limits, network, not_allowed,
@@ -44,4 +47,3 @@ pub use servers::{
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
 pub use settings::Setting;
 pub use source::ENTRY_KEYS;
-pub use write::check_own_folder;

@@ -226,6 +226,11 @@ pub(crate) fn read(path: &Path) -> Result<String, Unreadable> {
         }
         Err(error) => return Err(Unreadable::Io(error)),
     };
+    read_from(file)
+}
+
+/// The text of an opened file of bounded size.
+pub(crate) fn read_from(file: std::fs::File) -> Result<String, Unreadable> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1)
         .read_to_end(&mut bytes)

@@ -1,5 +1,7 @@
 //! Servers of another file, added to one of ours.
 
+use std::collections::{HashMap, HashSet};
+
 use model::ServerName;
 use serde_json::Value;
 
@@ -53,6 +55,14 @@ impl ServerFile {
         accept: impl Fn(&ServerName, &Value) -> Result<Accepted, Rejected>,
     ) -> Result<ImportReport, EditError> {
         let mut report = ImportReport::default();
+        let mut known: HashMap<String, Value> = HashMap::new();
+        let mut twice: HashSet<String> = HashSet::new();
+        for (name, entry) in self.entries() {
+            if known.insert(name.clone(), entry).is_some() {
+                twice.insert(name);
+            }
+        }
+        let mut new: Vec<(ServerName, Value)> = Vec::new();
         for other in others {
             let shown = shape::printable(&other.name);
             if let Some(why) = &other.skip {
@@ -68,8 +78,11 @@ impl ServerFile {
             };
             let mut off = other.entry.clone();
             switch_off(&mut off);
-            if let Some(there) = self.value(&name)? {
-                if there == other.entry || there == off {
+            if twice.contains(name.as_str()) {
+                return Err(EditError::Ambiguous(name));
+            }
+            if let Some(there) = known.get(name.as_str()) {
+                if *there == other.entry || *there == off {
                     report.unchanged.push(name);
                 } else {
                     report.clashes.push(name);
@@ -102,7 +115,8 @@ impl ServerFile {
             } else {
                 &off
             };
-            self.add(&name, entry, false)?;
+            known.insert(name.to_string(), entry.clone());
+            new.push((name.clone(), entry.clone()));
             if !missing.is_empty() {
                 report.off.push((shown.clone(), missing.join("; ")));
             }
@@ -110,6 +124,7 @@ impl ServerFile {
             report.notes.extend(notes);
             report.added.push(name);
         }
+        self.add_all(&new)?;
         Ok(report)
     }
 }

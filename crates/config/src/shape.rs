@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+use serde_json::Value as Json;
 
 use super::problem::Problem;
 use super::source::Source;
@@ -93,6 +94,41 @@ pub(crate) fn servers(
     problems.push(problem.help(EXAMPLE));
 }
 
+/// The value of a file, and its servers by name.
+pub(crate) type Content = (Json, Vec<(String, Json)>);
+
+/// Parses a file. Servers are in the order of the file. Empty text is an empty object.
+///
+/// # Errors
+/// It is broken, or not an object.
+pub(crate) fn content(source: &Source) -> Result<Content, Box<Problem>> {
+    let parsed = parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS);
+    let root = match parsed.map_err(|error| syntax(source, &error))?.value {
+        None => return Ok((Json::Object(serde_json::Map::new()), Vec::new())),
+        Some(Value::Object(root)) => root,
+        Some(other) => return Err(no_object(source, &other).into()),
+    };
+    let mut containers: Vec<&Object<'_>> = Vec::new();
+    for path in CONTAINERS {
+        let mut keys = path.iter();
+        let found = keys.try_fold(&root, |object, key| object.get_object(key));
+        containers.extend(found.filter(|it| !is_entry(it)));
+    }
+    let is_bare = |prop: &ObjectProp<'_>| prop.value.as_object().is_some_and(is_entry);
+    if containers.is_empty() && root.properties.iter().any(is_bare) {
+        containers.push(&root);
+    }
+    let servers = containers.into_iter().flat_map(|it| &it.properties);
+    let servers = servers.map(|it| (it.name.as_str().to_owned(), it.value.clone().into()));
+    let servers = servers.collect();
+    Ok((Value::Object(root).into(), servers))
+}
+
+fn no_object(source: &Source, root: &Value<'_>) -> Problem {
+    let what = "the file does not hold a JSON object";
+    Problem::at(source, span(root), what).help(EXAMPLE)
+}
+
 fn visit_all(
     object: &Object<'_>,
     problems: &mut Vec<Problem>,
@@ -112,8 +148,7 @@ pub(crate) fn check(source: &Source, problems: &mut Vec<Problem>) {
         Err(error) => problems.push(syntax(source, &error)),
         Ok(parsed) => {
             if let Some(root) = parsed.value.filter(|root| root.as_object().is_none()) {
-                let what = "the file does not hold a JSON object";
-                problems.push(Problem::at(source, span(&root), what).help(EXAMPLE));
+                problems.push(no_object(source, &root));
             }
         }
     }

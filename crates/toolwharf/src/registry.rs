@@ -4,7 +4,10 @@
 //! on files. Invariant: an edit that would leave an entry behind that cannot be used is refused, and the files
 //! are then as they were.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{HashMap, HashSet},
+    path::{Path, PathBuf},
+};
 
 use api::Wrong;
 use config::{
@@ -196,9 +199,10 @@ pub(crate) fn import_all(
     others: &[Foreign],
 ) -> Result<(PathBuf, ImportReport), Error> {
     let file = sources.servers.first().ok_or(Error::NoFile)?;
+    let taken = taken(sources);
     let report = changed(file, |servers| {
         servers.import(others, |name, entry| {
-            accept(sources, myself, file, name, entry)
+            accept(&taken, myself, file, name, entry)
         })
     })?;
     Ok((file.clone(), report))
@@ -214,9 +218,10 @@ pub(crate) fn movable(
     others: &[Foreign],
 ) -> Result<ImportReport, Error> {
     let file = sources.servers.first().ok_or(Error::NoFile)?;
+    let taken = taken(sources);
     let report = ServerFile::open(file).and_then(|mut servers| {
         servers.import(others, |name, entry| {
-            accept(sources, myself, file, name, entry)
+            accept(&taken, myself, file, name, entry)
         })
     });
     report.map_err(|source| Error::Edit {
@@ -225,9 +230,51 @@ pub(crate) fn movable(
     })
 }
 
+/// The names of all servers, each with the first file that has it. Files that cannot be read have none.
+fn taken(sources: &Sources) -> HashMap<String, &Path> {
+    let mut taken = HashMap::new();
+    for file in &sources.servers {
+        for (name, _) in ServerFile::entries_of(file).unwrap_or_default() {
+            taken.entry(name).or_insert(file.as_path());
+        }
+    }
+    taken
+}
+
+/// Removes the servers that are there as they are given here, and returns their names.
+///
+/// # Errors
+/// [`Error`]
+pub(crate) fn remove_unchanged(
+    sources: &Sources,
+    servers: &[(&str, &Value)],
+) -> Result<Vec<String>, Error> {
+    let mut left: HashMap<&str, &Value> = servers.iter().copied().collect();
+    let mut removed = HashSet::new();
+    for file in &sources.servers {
+        let there = ServerFile::entries_of(file).map_err(|source| Error::Edit {
+            file: file.clone(),
+            source,
+        })?;
+        let mut found = HashSet::new();
+        // The first file that has a name is its home.
+        for (name, entry) in &there {
+            if left.remove(name.as_str()).is_some_and(|it| it == entry) {
+                found.insert(name.as_str());
+            }
+        }
+        if !found.is_empty() {
+            changed(file, |servers| servers.remove_all(&found))?;
+        }
+        removed.extend(found.into_iter().map(str::to_owned));
+    }
+    let names = servers.iter().map(|(name, _)| (*name).to_owned());
+    Ok(names.filter(|name| removed.contains(name)).collect())
+}
+
 /// Whether an entry that is new to `file` can be had.
 fn accept(
-    sources: &Sources,
+    taken: &HashMap<String, &Path>,
     myself: &Itself,
     file: &Path,
     name: &ServerName,
@@ -238,7 +285,7 @@ fn accept(
             "it contains masked values (`•••`) in the place of secrets: export it with its values";
         return Err(Rejected::Refused(why.to_owned()));
     }
-    if let Ok(Some(there)) = home(sources, name) {
+    if let Some(there) = taken.get(name.as_str()) {
         let why = format!("it is in {} already", there.display());
         return Err(Rejected::Refused(why));
     }

@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::{PermissionsExt as _, lchown, symlink},
     path::{Path, PathBuf},
 };
 
@@ -334,6 +334,127 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
         said.err.contains("there is no client `netscape`") && said.err.contains("cursor"),
         "{said:?}"
     );
+}
+
+/// CPU seconds of this test's children that have ended.
+fn children_cpu() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").expect("this process");
+    let (_, rest) = stat.rsplit_once(") ").expect("the name of this process");
+    // `cutime` and `cstime` of proc_pid_stat(5), in ticks of 10 ms; the rest begins with the third field.
+    let ticks = rest.split(' ').skip(13).take(2);
+    ticks
+        .map(|it| it.parse::<f64>().expect("a number"))
+        .sum::<f64>()
+        / 100.0
+}
+
+/// Measures all children of this process, so it relies on nextest, which runs each test in a separate process.
+#[tokio::test]
+async fn c08_large_files_take_time_in_proportion_to_their_size() {
+    // `connect` may take 2 s for 100,000 servers. An unoptimised build takes about five times as long.
+    let bound = if cfg!(debug_assertions) { 10.0 } else { 2.0 };
+    let mut took: Vec<Vec<f64>> = Vec::new();
+    for count in [2_000, 20_000] {
+        let home = Home::new();
+        let servers = (0..count).map(|at| format!("    \"s{at}\": {{\"command\": \"x\"}}"));
+        let servers = servers.collect::<Vec<_>>().join(",\n");
+        let text = format!("{{\n  \"mcpServers\": {{\n{servers}\n  }}\n}}\n");
+        home.write(".cursor/mcp.json", &text);
+        let mut each = Vec::new();
+        for arguments in [
+            &["connect", "cursor", "--yes"][..],
+            &["disconnect", "cursor", "--yes"],
+            &["connect", "cursor", "--yes", "--move"],
+            &["disconnect", "cursor", "--yes"],
+            &["import"],
+        ] {
+            let before = children_cpu();
+            let file = home.path(".cursor/mcp.json").display().to_string();
+            let file = (arguments == ["import"]).then_some(file.as_str());
+            let arguments: Vec<&str> = arguments.iter().copied().chain(file).collect();
+            home.run(&arguments).await.code(0);
+            each.push(children_cpu() - before);
+            if arguments.contains(&"disconnect") {
+                assert_eq!(home.text(".cursor/mcp.json"), text);
+            }
+            if arguments.contains(&"--move") {
+                assert_eq!(home.servers().as_object().expect("servers").len(), count);
+            }
+        }
+        assert_eq!(home.servers().as_object().expect("servers").len(), count);
+        took.push(each);
+    }
+    println!("CPU seconds: {took:.2?}");
+    for (small, large) in took[0].iter().zip(&took[1]) {
+        // The large file is ten times the small one; a quadratic algorithm would take a hundred times as long. The minimum of 0.1 s
+        // covers the start of the program.
+        assert!(*large < 25.0 * small.max(0.1), "{took:.2?}");
+    }
+    assert!(5.0 * took[1][0] < bound, "{took:.2?}");
+}
+
+#[tokio::test]
+async fn c08_root_follows_no_link_of_another_user() {
+    const THEIRS: u32 = 65_533;
+    let victim = TempDir::new().expect("a folder");
+    let target = victim.path().join("target.json");
+    fs::write(&target, "{}").expect("a file");
+    for (file, leads_to) in [
+        // A link to the file, to a file that is yet to come, and to the folder.
+        (".cursor/mcp.json", target.clone()),
+        (".cursor/mcp.json", victim.path().join("new.json")),
+        (".cursor", victim.path().to_owned()),
+    ] {
+        let home = Home::new();
+        match home.path(file).is_dir() {
+            true => fs::remove_dir_all(home.path(file)),
+            false => fs::remove_file(home.path(file)),
+        }
+        .expect("removed");
+        symlink(leads_to, home.path(file)).expect("a link");
+        lchown(home.path(file), Some(THEIRS), None).expect("run this as root");
+        let link = home.path(file).display().to_string();
+        for arguments in [
+            &["connect", "cursor", "--yes"][..],
+            &["connect", "cursor", "--yes", "--move"],
+        ] {
+            let said = home.run(arguments).await.code(1);
+            for part in [
+                "the symbolic link",
+                &link,
+                "the user with id 65533",
+                "help: run this as the user",
+            ] {
+                assert!(
+                    said.err.contains(part),
+                    "{file}: {part:?} is not in {said:?}"
+                );
+            }
+        }
+        // A folder that belongs to the other user is refused as well.
+        home.write(".codex/config.toml", "");
+        lchown(home.path(".codex"), Some(THEIRS), None).expect("run this as root");
+        let said = home.run(&["connect", "codex", "--yes"]).await.code(1);
+        assert!(said.err.contains("user with id 65533"), "{said:?}");
+        assert_eq!(home.text(".codex/config.toml"), "");
+        // The file of servers that is imported into.
+        fs::create_dir_all(home.path(".config/toolwharf")).expect("a folder");
+        let servers = home.path(".config/toolwharf/mcp.json");
+        symlink(&target, &servers).expect("a link");
+        lchown(&servers, Some(THEIRS), None).expect("run this as root");
+        for arguments in [
+            &["add", "time", "--", "uvx", "mcp-server-time"][..],
+            &["import", &link],
+        ] {
+            let said = home.run(arguments).await;
+            assert_ne!(said.code, Some(0), "{said:?}");
+        }
+        let left = fs::read_dir(victim.path()).expect("a folder").count();
+        assert_eq!(
+            (left, fs::read_to_string(&target).expect("a file")),
+            (1, "{}".to_owned())
+        );
+    }
 }
 
 /// Starts what a client's file says, as the client does.

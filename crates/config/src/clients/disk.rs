@@ -5,14 +5,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode};
+
 use crate::{
-    edit::EditError,
-    load::{Unreadable, read},
+    edit::{EditError, text_at},
+    place::{Lock, Place, Trust, Unplaced},
     problem::Problem,
-    write,
 };
 
 /// A file, or where one is to be.
@@ -29,40 +30,25 @@ impl OnDisk {
     /// # Errors
     /// If it is no regular file, not UTF-8, larger than 8 MiB or another user's, or cannot be read.
     pub fn read(path: &Path) -> Result<Self, EditError> {
-        let target = write::target(path).map_err(|_| {
-            let problem = Problem::of_file(path, "its symbolic links lead nowhere");
-            unreadable(problem.help("remove the links"))
-        })?;
-        owned(path, &target)?;
-        let part = write::foreign(path, true).map_err(|source| EditError::Write {
-            path: path.to_owned(),
-            source,
-        })?;
-        if let Some(part) = part {
-            return Err(unreadable(Problem::of_file(path, part.to_string()).help(
-                "run this as the user whose file it is, or put a plain file and folders of your own there",
-            )));
-        }
-        let text = match fs::metadata(&target) {
-            Ok(there) if !there.is_file() => {
-                let what = if there.is_dir() {
-                    "it is a directory"
-                } else {
-                    "it is not a regular file"
-                };
-                let problem = Problem::of_file(path, what);
-                return Err(unreadable(problem.help("move it out of the way")));
-            }
-            _ => match read(&target) {
-                Ok(text) => Some(text),
-                Err(Unreadable::Missing) => None,
-                Err(error) => return Err(unreadable(error.problem(path))),
-            },
+        Self::at(path, &placed(path, None)?)
+    }
+
+    fn at(path: &Path, place: &Place) -> Result<Self, EditError> {
+        owned(path, place)?;
+        let kind = place.kind().map_err(|source| write_error(path, source))?;
+        let what = match kind {
+            None | Some(FileType::RegularFile) => None,
+            Some(FileType::Directory) => Some("it is a directory"),
+            Some(_) => Some("it is not a regular file"),
         };
+        if let Some(what) = what {
+            let problem = Problem::of_file(path, what);
+            return Err(unreadable(problem.help("move it out of the way")));
+        }
         Ok(Self {
             path: path.to_owned(),
-            target,
-            text,
+            target: place.target.clone(),
+            text: text_at(place, path)?,
         })
     }
 
@@ -77,44 +63,61 @@ impl OnDisk {
     /// # Errors
     /// If it is not as it was read, or cannot be written. It is then as it was.
     pub fn replace(&self, text: Option<&str>) -> Result<(), EditError> {
-        let failed = |source| EditError::Write {
-            path: self.path.clone(),
-            source,
-        };
+        let failed = |source| write_error(&self.path, source);
         if text == self.text.as_deref() {
             return Ok(());
         }
-        if let Some(folder) = self.target.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
-        }
-        let _lock = write::Lock::take(&self.target).map_err(|error| match error.kind() {
+        let folders = Mode::RWXU | Mode::RWXG | Mode::RWXO;
+        let place = placed(&self.path, Some(folders))?;
+        let _lock = Lock::take(&place).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => EditError::Locked(self.path.clone()),
             _ => failed(error),
         })?;
-        let now = Self::read(&self.path)?;
+        let now = Self::at(&self.path, &place)?;
         if now.target != self.target || now.text != self.text {
             return Err(EditError::Contended(self.path.clone()));
         }
         match text {
-            Some(text) => write::replace(&self.target, text),
-            None => fs::remove_file(&self.target),
+            Some(text) => place.replace(text),
+            None => place.remove(),
         }
         .map_err(failed)
     }
 }
 
-/// Whether it is this user's: the file, or the folder that it would be made in.
-fn owned(path: &Path, target: &Path) -> Result<(), EditError> {
-    let me = rustix::process::geteuid().as_raw();
-    let Some(there) = target.ancestors().find_map(|it| fs::metadata(it).ok()) else {
-        return Ok(());
+fn placed(path: &Path, make: Option<Mode>) -> Result<Place, EditError> {
+    let help = match Place::open(path, Trust::Own, make) {
+        Ok(place) => return Ok(place),
+        Err(Unplaced::Io(source)) => return Err(write_error(path, source)),
+        Err(why @ Unplaced::Loop) => (why, "remove the links"),
+        Err(why) => (
+            why,
+            "run this as the user whose file it is, or put a plain file and folders of your own there",
+        ),
     };
-    if there.uid() == me {
+    let (why, help) = help;
+    Err(unreadable(
+        Problem::of_file(path, why.to_string()).help(help),
+    ))
+}
+
+fn write_error(path: &Path, source: io::Error) -> EditError {
+    EditError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Whether it is this user's: the file, or the folder that it would be made in.
+fn owned(path: &Path, place: &Place) -> Result<(), EditError> {
+    let me = rustix::process::geteuid().as_raw();
+    let owner = place.owner().map_err(|source| write_error(path, source))?;
+    if owner == me {
         return Ok(());
     }
     let what = format!(
         "it belongs to the user with id {}, and this process is the one with id {me}",
-        there.uid()
+        owner
     );
     let problem = Problem::of_file(path, what);
     Err(unreadable(
@@ -193,7 +196,7 @@ mod tests {
         symlink(&path, &path).unwrap();
         assert!(said(&path).contains("links"));
         fs::remove_file(&path).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR).unwrap();
         assert!(said(&path).contains("not a regular file"));
     }
 
@@ -239,7 +242,9 @@ mod tests {
             said.contains("other belongs to the user with id 65533"),
             "{said}"
         );
-        assert!(write::check_own_folder(&at("other")).is_err());
+        let said = crate::write_own(&at("other/a/x"), "x").unwrap_err();
+        assert!(said.to_string().contains("--data-dir"), "{said}");
+        assert!(!at("other/a").exists());
         // A link that turns up after the file was read.
         let read = OnDisk::read(&at("etc/late.json")).unwrap();
         symlink(at("etc/mcp.json"), at("etc/late.json")).unwrap();
@@ -257,7 +262,7 @@ mod tests {
         assert!(!at("etc/new.json").exists());
         // The lock is not written through a link either.
         symlink(at("etc/mcp.json"), at("etc/.x.lock")).unwrap();
-        write::Lock::take(&at("etc/x")).unwrap_err();
+        Lock::take(&placed(&at("etc/x"), None).unwrap()).unwrap_err();
         // One's own links, of files and of folders, are followed and stay.
         symlink(at("etc"), at("mine")).unwrap();
         OnDisk::read(&at("mine/mcp.json"))
@@ -266,5 +271,47 @@ mod tests {
             .unwrap();
         assert_eq!(fs::read_to_string(at("etc/mcp.json")).unwrap(), "{ }");
         assert!(fs::symlink_metadata(at("mine")).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_path_that_is_turned_elsewhere_after_its_check_is_written_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["etc", "home"] {
+            fs::create_dir(at(name)).unwrap();
+            fs::write(at(name).join("f"), name).unwrap();
+        }
+        let place = placed(&at("home/f"), None).unwrap();
+        fs::rename(at("home"), at("old")).unwrap();
+        symlink(at("etc"), at("home")).unwrap();
+        {
+            let _lock = Lock::take(&place).unwrap();
+            assert!(at("old/.f.lock").exists());
+            place.beside(".bak").unwrap().replace("copy").unwrap();
+            place.replace("new").unwrap();
+        }
+        let all = |name: &str| {
+            let files = fs::read_dir(at(name)).unwrap();
+            let mut files: Vec<_> = files.map(|it| it.unwrap().file_name()).collect();
+            files.sort();
+            files
+        };
+        assert_eq!(fs::read_to_string(at("old/f")).unwrap(), "new");
+        assert_eq!(fs::read_to_string(at("etc/f")).unwrap(), "etc");
+        assert_eq!(
+            (all("old"), all("etc")),
+            (vec!["f".into(), "f.bak".into()], vec!["f".into()])
+        );
+        // The file itself is turned into a link.
+        fs::remove_file(at("old/f")).unwrap();
+        symlink(at("etc/f"), at("old/f")).unwrap();
+        place.reader().unwrap_err();
+        place.replace("new").unwrap_err();
+        place.remove().unwrap();
+        assert_eq!(fs::read_to_string(at("etc/f")).unwrap(), "etc");
+        assert_eq!(
+            (all("old"), all("etc")),
+            (vec!["f.bak".into()], vec!["f".into()])
+        );
     }
 }

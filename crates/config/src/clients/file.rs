@@ -3,14 +3,16 @@
 //! Invariants: the text keeps its comments, order, line ends and byte order mark. Each edit is read again, and is an error if
 //! anything but the one entry means something else afterwards. A file that the client could not read is not edited.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Client, json, toml, yaml};
+use super::{Client, toml, yaml};
 use crate::{
     edit::EditError,
+    json,
     problem::Problem,
     source::{Source, Syntax},
 };
@@ -31,6 +33,8 @@ pub struct ClientFile {
     path: PathBuf,
     /// Without the byte order mark.
     text: String,
+    /// What the text means.
+    value: Value,
     has_mark: bool,
 }
 
@@ -43,37 +47,48 @@ impl ClientFile {
     /// [`EditError::Unreadable`] if it is not written as the client writes it.
     pub fn parse(client: &'static Client, path: &Path, text: &str) -> Result<Self, EditError> {
         let plain = text.strip_prefix(MARK);
-        let this = Self {
+        let mut this = Self {
             client,
             path: path.to_owned(),
             text: plain.unwrap_or(text).to_owned(),
+            value: Value::Null,
             has_mark: plain.is_some(),
         };
-        this.servers_of(&this.value(&this.text)?)?;
+        this.value = this.value(&this.text)?;
+        this.container()?;
         Ok(this)
     }
 
     /// All servers, in the order of the file.
     #[must_use]
     pub fn servers(&self) -> Vec<(String, Value)> {
-        let value = self.value(&self.text);
-        value
-            .and_then(|value| self.servers_of(&value))
-            .unwrap_or_default()
+        match self.container() {
+            Ok(Some(Value::Array(items))) => items
+                .iter()
+                .map(|item| (named(item).to_owned(), item.clone()))
+                .collect(),
+            Ok(Some(Value::Object(map))) => map
+                .iter()
+                .map(|(name, entry)| (name.clone(), entry.clone()))
+                .collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// All that the file holds.
     #[must_use]
-    pub fn root(&self) -> Value {
-        self.value(&self.text).unwrap_or_default()
+    pub fn root(&self) -> &Value {
+        &self.value
     }
 
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Value> {
-        let mut servers = self.servers().into_iter();
-        servers
-            .find(|(other, _)| other == name)
-            .map(|(_, entry)| entry)
+        let entry = match self.container() {
+            Ok(Some(Value::Array(items))) => items.iter().find(|item| named(item) == name),
+            Ok(Some(Value::Object(map))) => map.get(name),
+            _ => None,
+        };
+        entry.cloned()
     }
 
     /// Adds a server behind the others, or replaces it where it is.
@@ -93,7 +108,7 @@ impl ClientFile {
                 text.and_then(|text| yaml::put(&text, container, name, entry))
             }
         };
-        self.take_in(new, name, Some(entry))
+        self.take_in(new, &[(name, Some(entry))])
     }
 
     /// Removes a server; one that is not there is no error.
@@ -110,44 +125,89 @@ impl ClientFile {
             Format::Toml => toml::remove(&self.text, container, name),
             Format::Yaml => yaml::remove(&self.text, container, name),
         };
-        self.take_in(new, name, None)
+        self.take_in(new, &[(name, None)])
     }
 
-    /// Takes the new text if nothing but this server is another one in it.
+    /// Adds servers that are not there, as [`ClientFile::put`] does; many of them in one go where the format allows that.
+    ///
+    /// # Errors
+    /// As [`ClientFile::put`].
+    pub fn put_all(&mut self, entries: &[(String, Value)]) -> Result<(), EditError> {
+        let Some(((name, entry), rest)) = entries.split_first() else {
+            return Ok(());
+        };
+        if self.client.format != Format::Json || rest.len() < json::MAX_STRUCTURED {
+            return entries
+                .iter()
+                .try_for_each(|(name, entry)| self.put(name, entry));
+        }
+        // Behind this one.
+        self.put(name, entry)?;
+        let rest: Vec<_> = rest
+            .iter()
+            .map(|(name, entry)| (name.as_str(), entry))
+            .collect();
+        let new = json::append_all(&self.text, self.client.container, &rest);
+        let edits: Vec<_> = rest
+            .into_iter()
+            .map(|(name, entry)| (name, Some(entry)))
+            .collect();
+        self.take_in(new, &edits)
+    }
+
+    /// Removes servers as [`ClientFile::remove`] does; many of them in one go where the format allows that.
+    ///
+    /// # Errors
+    /// As [`ClientFile::put`].
+    pub fn remove_all(&mut self, names: &HashSet<&str>) -> Result<(), EditError> {
+        let servers = self.servers().into_iter();
+        let there: Vec<String> = servers
+            .map(|(name, _)| name)
+            .filter(|name| names.contains(name.as_str()))
+            .collect();
+        if self.client.format != Format::Json || there.len() < json::MAX_STRUCTURED {
+            return there.iter().try_for_each(|name| self.remove(name));
+        }
+        let new = json::remove_all(&self.text, self.client.container, names);
+        let edits: Vec<_> = there.iter().map(|name| (name.as_str(), None)).collect();
+        self.take_in(new, &edits)
+    }
+
+    /// Takes the new text if nothing but these servers is another one in it: each is what it should be, or gone.
     fn take_in(
         &mut self,
         new: Option<String>,
-        name: &str,
-        wanted: Option<&Value>,
+        edits: &[(&str, Option<&Value>)],
     ) -> Result<(), EditError> {
+        let name = edits.first().map(|(name, _)| *name).unwrap_or_default();
         let what = format!("`{name}` cannot be edited there without a change of anything else");
         let unfit = Problem::of_file(&self.path, what)
             .help("edit the file by hand, or write the servers as the client's manual shows them");
         let unfit = || EditError::Unreadable(unfit.clone().into());
         let new = new.ok_or_else(unfit)?;
-        let (mut before, mut after) = (
-            self.value(&self.text)?,
-            self.value(&new).map_err(|_| unfit())?,
-        );
-        self.cut(&mut before, name);
-        if self.cut(&mut after, name).as_ref() != wanted || before != after {
+        let after = self.value(&new).map_err(|_| unfit())?;
+        let names: HashSet<&str> = edits.iter().map(|(name, _)| *name).collect();
+        let (old, changed) = (Some(&self.value), Some(&after));
+        let mut found = HashMap::new();
+        if !is_same_but(old, changed, self.client.container, &names, &mut found)
+            || edits
+                .iter()
+                .any(|(name, wanted)| found.get(name) != wanted.as_ref())
+        {
             return Err(unfit());
         }
         self.text = new;
+        self.value = after;
         Ok(())
     }
 
-    /// Takes a server out of the value, and the container if that is empty then.
-    fn cut(&self, root: &mut Value, name: &str) -> Option<Value> {
-        cut(root, self.client.container, name)
-    }
-
-    fn servers_of(&self, root: &Value) -> Result<Vec<(String, Value)>, EditError> {
-        let mut value = root;
+    /// The container of the servers, if there is one.
+    fn container(&self) -> Result<Option<&Value>, EditError> {
+        let mut value = &self.value;
         for (depth, key) in self.client.container.iter().enumerate() {
             match value.get(key) {
-                None => return Ok(Vec::new()),
-                Some(Value::Null) if self.client.format == Format::Yaml => return Ok(Vec::new()),
+                None => return Ok(None),
+                Some(Value::Null) if self.client.format == Format::Yaml => return Ok(None),
                 Some(inner) if self.is_container(inner) => value = inner,
                 Some(inner) => {
                     let path = self.client.container[..=depth].join(".");
@@ -159,17 +219,7 @@ impl ClientFile {
                 }
             }
         }
-        Ok(match value {
-            Value::Array(items) => items
-                .iter()
-                .map(|item| (named(item).to_owned(), item.clone()))
-                .collect(),
-            Value::Object(map) => map
-                .iter()
-                .map(|(name, entry)| (name.clone(), entry.clone()))
-                .collect(),
-            _ => Vec::new(),
-        })
+        Ok(Some(value))
     }
 
     fn is_container(&self, value: &Value) -> bool {
@@ -208,30 +258,86 @@ impl fmt::Display for ClientFile {
     }
 }
 
-fn cut(value: &mut Value, container: &[&str], name: &str) -> Option<Value> {
-    let Some((key, inner)) = container.split_first() else {
-        return match value {
-            Value::Object(map) => map.shift_remove(name),
-            Value::Array(items) => {
-                let at = items.iter().position(|item| named(item) == name);
-                at.map(|at| items.remove(at))
+/// Whether two values differ in nothing but the servers of these names, and in containers that are empty without them. `found`
+/// gets those that the new value has.
+fn is_same_but<'v>(
+    old: Option<&'v Value>,
+    new: Option<&'v Value>,
+    container: &[&str],
+    names: &HashSet<&str>,
+    found: &mut HashMap<&'v str, &'v Value>,
+) -> bool {
+    let (key, inner) = match container.split_first() {
+        Some((key, inner)) => (*key, inner),
+        None => {
+            let (old, _) = without(old, names);
+            let (new, those) = without(new, names);
+            found.extend(those);
+            return old == new;
+        }
+    };
+    let empty = serde_json::Map::new();
+    let map = |value: Option<&'v Value>| match value {
+        None | Some(Value::Null) => Some(None),
+        Some(Value::Object(map)) => Some(Some(map)),
+        Some(_) => None,
+    };
+    let (Some(old_map), Some(new_map)) = (map(old), map(new)) else {
+        return old == new;
+    };
+    let get = |map: Option<&'v serde_json::Map<String, Value>>| map.and_then(|map| map.get(key));
+    let is_same = is_same_but(get(old_map), get(new_map), inner, names, found);
+    let (old, new) = (old_map.unwrap_or(&empty), new_map.unwrap_or(&empty));
+    let others =
+        |map: &serde_json::Map<String, Value>| map.len() - usize::from(map.contains_key(key));
+    is_same
+        && others(old) == others(new)
+        && old
+            .iter()
+            .all(|(name, value)| name == key || new.get(name) == Some(value))
+}
+
+/// The other servers of a container, and those of these names.
+type Split<'v> = (Rest<'v>, Vec<(&'v str, &'v Value)>);
+
+#[derive(PartialEq)]
+enum Rest<'v> {
+    Map(HashMap<&'v str, &'v Value>),
+    List(Vec<&'v Value>),
+    Other(&'v Value),
+    None,
+}
+
+fn without<'v>(value: Option<&'v Value>, names: &HashSet<&str>) -> Split<'v> {
+    match value {
+        Some(Value::Object(map)) => {
+            let all = map.iter().map(|(name, entry)| (name.as_str(), entry));
+            let (those, rest): (Vec<_>, Vec<_>) = all.partition(|(name, _)| names.contains(name));
+            let rest: HashMap<_, _> = rest.into_iter().collect();
+            match rest.is_empty() {
+                true => (Rest::None, those),
+                false => (Rest::Map(rest), those),
             }
-            _ => None,
-        };
-    };
-    let map: &mut Map<String, Value> = value.as_object_mut()?;
-    let held = map.get_mut(*key)?;
-    let found = cut(held, inner, name);
-    let is_empty = match held {
-        Value::Null => true,
-        Value::Object(map) => map.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
-    };
-    if is_empty {
-        map.shift_remove(*key);
+        }
+        Some(Value::Array(items)) => {
+            let (mut those, mut rest) = (Vec::new(), Vec::new());
+            let mut seen = HashSet::new();
+            for item in items {
+                // Of several of a name, the first one counts.
+                if names.contains(named(item)) && seen.insert(named(item)) {
+                    those.push((named(item), item));
+                } else {
+                    rest.push(item);
+                }
+            }
+            match rest.is_empty() {
+                true => (Rest::None, those),
+                false => (Rest::List(rest), those),
+            }
+        }
+        None | Some(Value::Null) => (Rest::None, Vec::new()),
+        Some(other) => (Rest::Other(other), Vec::new()),
     }
-    found
 }
 
 /// The name of an item of a list.

@@ -178,6 +178,26 @@ impl Connector {
         pool.fetch(request, max, within).await
     }
 
+    /// [`Connector::fetch_within`] for a large file: its bytes are written to `into` as they arrive, and are not held in memory.
+    ///
+    /// # Errors
+    /// The reason why the download failed. `into` may then hold a part of the file.
+    pub async fn fetch_into(
+        &self,
+        request: Request<Bytes>,
+        max: usize,
+        public_only: bool,
+        within: Duration,
+        into: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<Response<()>, String> {
+        let pool = if public_only {
+            &self.public
+        } else {
+            &self.http
+        };
+        pool.fetch_into(request, max, within, into).await
+    }
+
     /// Makes a conversation with `target`.
     ///
     /// # Errors

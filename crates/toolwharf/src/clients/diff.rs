@@ -30,7 +30,7 @@ const WORDS: &[&str] = &["auth", "credential", "key", "password", "secret", "tok
 const MASK: &str = "•••";
 
 /// The difference of two texts with these values; empty if there is none.
-pub(super) fn unified(file: &str, old: &str, new: &str, values: &[Value]) -> String {
+pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> String {
     let diff = TextDiff::configure()
         .timeout(PATIENCE)
         .diff_lines(old, new)
@@ -91,7 +91,7 @@ mod tests {
     fn secrets_in_arguments_are_not_shown() {
         let entry = json!({ "args": ["--api-key=hidden-1", "--token", "hidden-2"], "url": "https://h/?key=hidden-3" });
         let text = format!("{entry:#}");
-        let shown = unified("f", "", &text, &[entry]);
+        let shown = unified("f", "", &text, &[&entry]);
         assert!(
             shown.contains("--api-key=•••") && !shown.contains("hidden"),
             "{shown}"
@@ -103,7 +103,7 @@ mod tests {
         let old = "a\n\"API_KEY\": \"sk-\\\"1234\"\n\"x\": \"1\"\nb\n";
         let new = "a\n\"x\": \"1\"\nb\nc: sk-\"1234-long\n";
         let value = json!({"env": {"A": "sk-\"1234", "B": "1"}, "apiKey": "sk-\"1234-long", "command": "b"});
-        let diff = unified("f", old, new, &[value]);
+        let diff = unified("f", old, new, &[&value]);
         assert_eq!(
             diff,
             "--- f\n+++ f\n@@ -1,4 +1,4 @@\n a\n-\"API_KEY\": \"•••\"\n \"x\": \"1\"\n b\n+c: •••\n"
@@ -114,7 +114,7 @@ mod tests {
     fn secrets_of_several_lines_are_not_shown_either() {
         let new = "key: |\n  BEGIN one\n  two-two\n";
         let value = json!({"key": "BEGIN one\ntwo-two\n"});
-        let diff = unified("f", "", new, &[value]);
+        let diff = unified("f", "", new, &[&value]);
         assert!(diff.contains("+key: |\n+  •••\n+  •••\n"), "{diff}");
         let long = "x".repeat(MAX_BYTES);
         assert!(unified("f", "", &long, &[]).contains("too long"));

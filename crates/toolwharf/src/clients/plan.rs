@@ -1,6 +1,10 @@
 //! Plans of connecting a client, and how they are carried out.
 
-use std::{collections::HashSet, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
 
 use config::{Client, ClientFile, EditError, Foreign, ImportReport, OnDisk, Sources, Way, foreign};
 use model::{ProjectId, ServerName};
@@ -45,6 +49,8 @@ pub(crate) struct Plan {
     staying: Vec<(String, String)>,
     record: Option<Record>,
     token: Option<String>,
+    /// The file with our entry, if that holds no key.
+    ready: Option<Arc<ClientFile>>,
 }
 
 impl Clients {
@@ -85,17 +91,27 @@ impl Clients {
         }
         plan.record = record;
         // A text that cannot be written is an error here, before anything is done.
-        self.text(&plan, NO_TOKEN)?;
+        let ready = self.edited(&plan, NO_TOKEN)?;
+        if !plan.wish.http {
+            plan.ready = Some(ready);
+        }
         Ok(plan)
     }
 
-    /// The text that the client's file would have with this key.
-    fn text(&self, plan: &Plan, token: &str) -> Result<String, Error> {
+    /// The client's file with our entry and this key.
+    fn edited(&self, plan: &Plan, token: &str) -> Result<Arc<ClientFile>, Error> {
+        if let Some(ready) = &plan.ready {
+            return Ok(ready.clone());
+        }
         let mut file = plan.bare.clone();
         let entry = plan.client.entry(ENTRY, &self.way(plan, token));
         let put = file.put(ENTRY, &entry);
         put.map_err(|source| of(plan.client, source))?;
-        Ok(file.to_string())
+        Ok(Arc::new(file))
+    }
+
+    fn text(&self, plan: &Plan, token: &str) -> Result<String, Error> {
+        Ok(self.edited(plan, token)?.to_string())
     }
 
     fn way(&self, plan: &Plan, token: &str) -> Way {
@@ -122,11 +138,13 @@ impl Clients {
     /// # Errors
     /// None that [`Clients::plan`] has not had.
     pub(crate) fn diff(&self, plan: &Plan) -> Result<String, Error> {
-        let new = self.text(plan, plan.token.as_deref().unwrap_or(NO_TOKEN))?;
-        let new_file = ClientFile::parse(plan.client, &plan.disk.path, &new);
-        let files = [parsed(plan.client, &plan.disk), new_file];
-        let mut values: Vec<_> = files.into_iter().flatten().map(|it| it.root()).collect();
-        values.extend(plan.token.as_deref().map(|token| json!({ "token": token })));
+        let new = self.edited(plan, plan.token.as_deref().unwrap_or(NO_TOKEN))?;
+        let there = parsed(plan.client, &plan.disk).ok();
+        let token = plan.token.as_deref().map(|token| json!({ "token": token }));
+        let mut values = vec![new.root()];
+        values.extend(there.as_ref().map(ClientFile::root));
+        values.extend(&token);
+        let new = new.to_string();
         let old = plan.disk.text.as_deref().unwrap_or_default();
         let file = plan.disk.path.display().to_string();
         Ok(diff::unified(&file, old, &new, &values))
@@ -186,7 +204,7 @@ impl Clients {
             left: digest(&new),
             key: key.cloned().unwrap_or_default(),
             project: plan.wish.project.clone(),
-            moved: plan.moving.iter().map(|one| plan.moved(one)).collect(),
+            moved: plan.moved(),
         };
         let before = plan.base.as_deref().unwrap_or_default();
         self.shelf.put(plan.client, &record, before, token)?;
@@ -226,6 +244,7 @@ impl Plan {
             staying: Vec::new(),
             record: None,
             token: None,
+            ready: None,
         })
     }
 
@@ -261,10 +280,9 @@ impl Plan {
             .map(|name| name.as_str())
             .collect();
         own.retain(|one| takes.contains(one.name.as_str()));
-        for one in &own {
-            let removed = self.bare.remove(&one.name);
-            removed.map_err(|source| of(self.client, source))?;
-        }
+        let names: HashSet<&str> = own.iter().map(|one| one.name.as_str()).collect();
+        let removed = self.bare.remove_all(&names);
+        removed.map_err(|source| of(self.client, source))?;
         self.moving = own;
         self.there = unchanged;
         Ok(())
@@ -304,17 +322,19 @@ impl Plan {
         }
     }
 
-    fn moved(&self, one: &Foreign) -> Moved {
+    /// The moved servers for the record.
+    fn moved(&self) -> Vec<Moved> {
         let known = self.record.iter().flat_map(|record| &record.moved);
-        let known = known.into_iter().find(|moved| moved.name == one.name);
-        let is_there = self.there.iter().any(|name| name.as_str() == one.name);
-        Moved {
+        let known: HashMap<&str, &Moved> = known.map(|it| (it.name.as_str(), it)).collect();
+        let there: HashSet<&str> = self.there.iter().map(|name| name.as_str()).collect();
+        let moved = self.moving.iter().map(|one| Moved {
             name: one.name.clone(),
-            added: match known {
+            added: match known.get(one.name.as_str()) {
                 Some(known) => known.added.clone(),
-                None => (!is_there).then(|| one.entry.clone()),
+                None => (!there.contains(one.name.as_str())).then(|| one.entry.clone()),
             },
-        }
+        });
+        moved.collect()
     }
 }
 

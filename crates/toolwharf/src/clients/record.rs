@@ -1,12 +1,12 @@
 //! Records of connected clients, in a folder of the data directory for its user alone: of each the change (`NAME.json`),
 //! the text of its file before (`NAME.before`), and its key (`NAME.key`).
 //!
-//! Invariant: all of it is there before the client's file is changed.
+//! Invariants: all of it is there before the client's file is changed. As root, nothing here is read or written through a link or a
+//! folder of another user ([`config::read_own`]).
 
 use std::{
-    fs,
-    io::{ErrorKind, Write as _},
-    os::unix::fs::DirBuilderExt as _,
+    collections::HashSet,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -77,8 +77,6 @@ impl Shelf {
         let Some(text) = read(&path)? else {
             return Ok(None);
         };
-        // It says which file is written, and with what.
-        config::check_own_folder(&path).map_err(failed("trust", &path))?;
         let record = serde_json::from_str(&text);
         record
             .map(Some)
@@ -104,11 +102,6 @@ impl Shelf {
         before: &str,
         token: Option<&str>,
     ) -> Result<(), Error> {
-        config::check_own_folder(&self.dir).map_err(failed("write to", &self.dir))?;
-        let mut folder = fs::DirBuilder::new();
-        let made = folder.recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(failed("make", &self.dir))?;
-        config::check_own_folder(&self.dir).map_err(failed("write to", &self.dir))?;
         let record = serde_json::to_string_pretty(record).unwrap_or_default();
         self.write(client, "before", before)?;
         if let Some(token) = token {
@@ -120,47 +113,89 @@ impl Shelf {
     pub(super) fn remove(&self, client: &Client) -> Result<(), Error> {
         for kind in ["json", "key", "before"] {
             let path = self.path(client, kind);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(failed("remove", &path)(error));
-                }
-                _ => {}
-            }
+            config::remove_own(&path).map_err(failed("remove", &path))?;
         }
         Ok(())
     }
 
-    /// Whether another client has moved a server of that name, too.
-    pub(super) fn moved_elsewhere(&self, client: &Client, name: &str) -> bool {
+    /// The names of all servers that other clients have moved, too.
+    pub(super) fn moved_elsewhere(&self, client: &Client) -> HashSet<String> {
         let others = CLIENTS.iter().filter(|other| other.name != client.name);
-        let mut records = others.filter_map(|other| self.record(other).ok().flatten());
-        records.any(|record| record.moved.iter().any(|moved| moved.name == name))
+        let records = others.filter_map(|other| self.record(other).ok().flatten());
+        let moved = records.flat_map(|record| record.moved);
+        moved.map(|moved| moved.name).collect()
     }
 
     /// In one step, for its user alone.
     fn write(&self, client: &Client, kind: &str, text: &str) -> Result<(), Error> {
         let path = self.path(client, kind);
-        let written = || {
-            // Made with mode 0600.
-            let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
-            file.write_all(text.as_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            fs::File::open(&self.dir)?.sync_all()
-        };
-        written().map_err(failed("write", &path))
+        config::write_own(&path, text).map_err(failed("write", &path))
     }
 }
 
 fn read(path: &Path) -> Result<Option<String>, Error> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("read", path)(error)),
-    }
+    config::read_own(path).map_err(failed("read", path))
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Data { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, lchown, symlink},
+    };
+
+    use super::*;
+
+    #[test]
+    fn root_keeps_records_through_no_link_of_another_user() {
+        const THEIRS: u32 = 65_533;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["data", "etc"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        let client = Client::find("cursor").unwrap();
+        let record = Record {
+            file: at("mcp.json"),
+            existed: true,
+            left: String::new(),
+            key: "id".to_owned(),
+            project: None,
+            moved: Vec::new(),
+        };
+        let shelf = Shelf::new(&at("data"));
+        // A link to the folder, then one to a file in it.
+        symlink(at("etc"), at("data/clients")).unwrap();
+        lchown(at("data/clients"), Some(THEIRS), None).expect("run this as root");
+        let refused = |error: Error| {
+            let said = error.to_string();
+            for part in ["symbolic link", "user with id 65533", "--data-dir"] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
+        };
+        refused(shelf.put(client, &record, "", Some("twh_1")).unwrap_err());
+        refused(shelf.record(client).unwrap_err());
+        refused(shelf.remove(client).unwrap_err());
+        assert_eq!(fs::read_dir(at("etc")).unwrap().count(), 0);
+        fs::remove_file(at("data/clients")).unwrap();
+
+        shelf.put(client, &record, "before", Some("twh_1")).unwrap();
+        assert_eq!(shelf.record(client).unwrap().unwrap().key, "id");
+        assert_eq!(shelf.before(client).unwrap(), "before");
+        let mode = |name: &str| at(name).metadata().unwrap().permissions().mode() & 0o777;
+        let modes = (mode("data/clients"), mode("data/clients/cursor.key"));
+        assert_eq!(modes, (0o700, 0o600));
+        fs::write(at("etc/shadow"), "theirs").unwrap();
+        fs::remove_file(at("data/clients/cursor.json")).unwrap();
+        symlink(at("etc/shadow"), at("data/clients/cursor.json")).unwrap();
+        lchown(at("data/clients/cursor.json"), Some(THEIRS), None).unwrap();
+        refused(shelf.record(client).unwrap_err());
+        refused(shelf.put(client, &record, "", None).unwrap_err());
+        assert_eq!(fs::read_to_string(at("etc/shadow")).unwrap(), "theirs");
+    }
 }

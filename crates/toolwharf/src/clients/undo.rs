@@ -1,6 +1,6 @@
 //! Plans of disconnecting a client, and how they are carried out.
 
-use config::{Client, ClientFile, OnDisk, ServerFile, Sources};
+use config::{Client, ClientFile, OnDisk, Sources};
 use model::ServerName;
 
 use super::{
@@ -75,7 +75,7 @@ impl Clients {
         let (old, new) = (text(&undo.disk.text), text(&undo.text));
         let file = |text: &str| ClientFile::parse(undo.client, &undo.disk.path, text);
         let files = [file(&old), file(&new)];
-        let values: Vec<_> = files.into_iter().flatten().map(|it| it.root()).collect();
+        let values: Vec<_> = files.iter().flatten().map(ClientFile::root).collect();
         diff::unified(&undo.disk.path.display().to_string(), &old, &new, &values)
     }
 
@@ -103,26 +103,14 @@ impl Clients {
     /// # Errors
     /// Those of [`registry`].
     pub(crate) fn take_out(&self, undo: &Undo, sources: &Sources) -> Result<Vec<String>, Error> {
-        let mut removed = Vec::new();
-        for moved in &undo.record.moved {
-            let Ok(name) = ServerName::parse(&moved.name) else {
-                continue;
-            };
-            let Some(file) = registry::home(sources, &name)? else {
-                continue;
-            };
-            let there = ServerFile::open(file).and_then(|servers| servers.value(&name));
-            let there = there.map_err(|source| registry::Error::Edit {
-                file: file.to_owned(),
-                source,
-            })?;
-            let is_ours = moved.added.is_some() && there == moved.added;
-            if is_ours && !self.shelf.moved_elsewhere(undo.client, &moved.name) {
-                registry::remove(sources, &name)?;
-                removed.push(moved.name.clone());
-            }
-        }
-        Ok(removed)
+        let elsewhere = self.shelf.moved_elsewhere(undo.client);
+        let moved = undo.record.moved.iter();
+        let moved = moved.filter(|it| ServerName::parse(&it.name).is_ok());
+        let ours = moved.filter_map(|it| Some((it.name.as_str(), it.added.as_ref()?)));
+        let ours: Vec<_> = ours
+            .filter(|(name, _)| !elsewhere.contains(*name))
+            .collect();
+        Ok(registry::remove_unchanged(sources, &ours)?)
     }
 }
 
@@ -156,14 +144,16 @@ fn without_entry(
     let old = ClientFile::parse(client, &disk.path, before.unwrap_or_default())?;
     file.remove(ENTRY)?;
     let moved = record.moved.iter().map(|moved| moved.name.as_str());
+    let mut back = Vec::new();
     for name in moved.chain([ENTRY]) {
         if let Some(entry) = old.get(name)
             && file.get(name).is_none()
         {
-            file.put(name, &entry)?;
+            back.push((name.to_owned(), entry));
             put_back.push(name.to_owned());
         }
     }
+    file.put_all(&back)?;
     Ok(file.to_string())
 }
 

@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions, Permissions},
-    io::{self, Cursor, Read as _},
+    io::{self, Cursor, Read as _, Seek as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -116,6 +116,30 @@ pub(super) fn prune(bundles: &Path, is_used: impl Fn(&str) -> bool, kept: usize)
             tracing::warn!("the bundle {} stays: {error}", place.display());
         }
     }
+}
+
+/// Creates an unnamed file in `bundles` for a download. The kernel frees it when it is closed.
+pub(super) fn download_file(bundles: &Path) -> io::Result<File> {
+    fs::create_dir_all(bundles)?;
+    tempfile::tempfile_in(bundles)
+}
+
+/// [`unpack`] for a file that was downloaded.
+///
+/// # Errors
+/// As [`unpack`].
+pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Result<PathBuf, String> {
+    // Another caller may have unpacked the same bundle during the download.
+    let place = folder(bundles, sha256);
+    if is_there(&place) {
+        return Ok(place);
+    }
+    let mut bytes = Vec::new();
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(FILE_BYTES as u64).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot be read again: {error}"))?;
+    unpack(bundles, sha256, &bytes)
 }
 
 /// Unpacks a file into its folder below `bundles`.

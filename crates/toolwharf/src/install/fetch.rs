@@ -164,7 +164,8 @@ impl Fetcher {
         Ok((answer.status(), etag, answer.into_body()))
     }
 
-    /// A file of at most `max` bytes. `at_home`: whose addresses may be private ones; all others have to be public, and https.
+    /// Downloads a file of at most `max` bytes to `into`. `at_home`: whose addresses may be private ones; all others have to be public,
+    /// and https.
     ///
     /// # Errors
     /// Why there is none.
@@ -173,7 +174,8 @@ impl Fetcher {
         url: &str,
         at_home: Option<&Url>,
         max: usize,
-    ) -> Result<Bytes, String> {
+        into: &mut fs::File,
+    ) -> Result<(), String> {
         let mut url = Url::parse(url).map_err(|_| "it is no URL")?;
         for _ in 0..=REDIRECTS {
             let is_home = at_home.is_some_and(|home| home.origin() == url.origin());
@@ -185,7 +187,7 @@ impl Fetcher {
             let request = request.map_err(|_| format!("{shown} is no URL"))?;
             let answer = self
                 .connector
-                .fetch_within(request, max, !is_home, DOWNLOAD)
+                .fetch_into(request, max, !is_home, DOWNLOAD, into)
                 .await;
             let answer = answer.map_err(|why| format!("{shown}: {why}"))?;
             let next = answer
@@ -194,7 +196,7 @@ impl Fetcher {
                 .filter(|_| answer.status().is_redirection());
             let Some(next) = next.and_then(|next| next.to_str().ok()) else {
                 return match answer.status() {
-                    StatusCode::OK => Ok(answer.into_body()),
+                    StatusCode::OK => Ok(()),
                     status => Err(format!("{shown} answered {status}")),
                 };
             };

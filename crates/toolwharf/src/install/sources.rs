@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, LazyLock},
     time::Duration,
@@ -16,7 +17,10 @@ use futures_util::future::join_all;
 use model::url_for_display;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::spawn_blocking,
+};
 use url::Url;
 
 use super::{
@@ -41,9 +45,9 @@ const WORD_CHARS: usize = 100;
 const BUNDLES: usize = 8;
 /// Installations at a time: each is an npm or uv, and a server.
 const INSTALLATIONS: usize = 2;
-/// Inspections of bundles that run or wait, over all callers. One runs at a time: it holds a file of up to 128 MiB in memory.
+/// Bundles that are downloaded or inspected at a time, over all callers. Each download takes up to 128 MiB on the disk.
 const MAX_INSPECTIONS: usize = 16;
-/// How long an inspection waits for its turn.
+/// Longest wait of a downloaded bundle for its inspection. One inspection runs at a time, because it reads the whole file into memory.
 const INSPECTION_WAIT: Duration = Duration::from_secs(60);
 
 static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {
@@ -56,7 +60,7 @@ pub(crate) struct Catalogue {
     fetcher: Fetcher,
     bundles: PathBuf,
     turns: Semaphore,
-    /// Room in the queue of inspections.
+    /// Room for bundles that are downloaded or inspected.
     inspections: Semaphore,
     /// The turn of the inspection that runs.
     inspector: Arc<Semaphore>,
@@ -335,7 +339,7 @@ impl Catalogue {
     /// Removes bundles that no server is started from: `only` this one, or else all but a few that were used last.
     pub(crate) async fn prune_bundles(&self, used: String, only: Option<String>) {
         let bundles = self.bundles.clone();
-        let pruned = tokio::task::spawn_blocking(move || match only {
+        let pruned = spawn_blocking(move || match only {
             Some(only) => bundle::prune(&bundles, |name| name != only || used.contains(name), 0),
             None => bundle::prune(&bundles, |name| used.contains(name), BUNDLES),
         });
@@ -352,6 +356,16 @@ impl Catalogue {
         let _room = room.map_err(|_| {
             format!("cannot be inspected now: {MAX_INSPECTIONS} other bundles are; try again later")
         })?;
+        let bundles = self.bundles.clone();
+        let disk =
+            |error: io::Error| format!("cannot be written to {}: {error}", self.bundles.display());
+        let file = spawn_blocking(move || bundle::download_file(&bundles));
+        let file = file.await.map_err(|error| disk(error.into()))?;
+        let mut file = tokio::fs::File::from_std(file.map_err(disk)?);
+        let (url, max) = (&plan.target, bundle::FILE_BYTES);
+        self.fetcher.download(url, home, max, &mut file).await?;
+        let file = file.into_std().await;
+        // After the download, so that a slow source does not delay other bundles.
         let turn = tokio::time::timeout(INSPECTION_WAIT, self.inspector.clone().acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
             let waited = INSPECTION_WAIT.as_secs();
@@ -359,19 +373,11 @@ impl Catalogue {
                 "cannot be inspected now: others took longer than {waited} s; try again later"
             ));
         };
-        // Another caller may have fetched the same file meanwhile.
-        if bundle::is_there(&folder) {
-            return Ok(folder);
-        }
-        let file = self
-            .fetcher
-            .download(&plan.target, home, bundle::FILE_BYTES)
-            .await?;
         let bundles = self.bundles.clone();
-        let unpacked = tokio::task::spawn_blocking(move || {
+        let unpacked = spawn_blocking(move || {
             // Held here, because this goes on when the caller is gone.
             let _turn = turn;
-            bundle::unpack(&bundles, &sha256, &file)
+            bundle::unpack_file(&bundles, &sha256, file)
         });
         unpacked
             .await

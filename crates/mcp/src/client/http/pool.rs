@@ -25,7 +25,11 @@ use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
-use tokio::{net::TcpStream, sync::OnceCell};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::OnceCell,
+};
 use tower_service::Service;
 
 use super::{
@@ -187,6 +191,44 @@ impl Pool {
             let body =
                 body.map_err(|_| format!("its answer breaks off, or is longer than {max} bytes"))?;
             Ok(Response::from_parts(head, body.to_bytes()))
+        };
+        let late = |_| Err(format!("no answer within {} s", within.as_secs()));
+        tokio::time::timeout(within, fetching)
+            .await
+            .unwrap_or_else(late)
+    }
+
+    /// Sends a request, and writes the body of its answer to `into` as it arrives, if the status is 200.
+    ///
+    /// # Errors
+    /// The request failed, took longer than `within`, or its body is longer than `max` bytes. `into` may then hold a part of the body.
+    pub(in crate::client) async fn fetch_into(
+        &self,
+        request: Request<Bytes>,
+        max: usize,
+        within: Duration,
+        into: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<Response<()>, String> {
+        let origin = Origin::new(request.uri());
+        let fetching = async {
+            let answer = self.request(&origin, request.map(Full::new)).await;
+            let answer = answer.map_err(|error| super::cause(&error))?;
+            let (head, body) = answer.into_parts();
+            if head.status != StatusCode::OK {
+                return Ok(Response::from_parts(head, ()));
+            }
+            let mut body = Limited::new(body, max);
+            while let Some(frame) = body.frame().await {
+                let frame = frame
+                    .map_err(|_| format!("its answer breaks off, or is longer than {max} bytes"))?;
+                if let Ok(data) = frame.into_data() {
+                    let written = into.write_all(&data).await;
+                    written.map_err(|error| format!("its answer cannot be written: {error}"))?;
+                }
+            }
+            let flushed = into.flush().await;
+            flushed.map_err(|error| format!("its answer cannot be written: {error}"))?;
+            Ok(Response::from_parts(head, ()))
         };
         let late = |_| Err(format!("no answer within {} s", within.as_secs()));
         tokio::time::timeout(within, fetching)

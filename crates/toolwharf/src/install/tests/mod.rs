@@ -3,9 +3,10 @@
 mod bundles;
 mod forms;
 mod hostile;
+mod inspections;
 mod registries;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, env, fs, process::Command};
 
 use api::Wrong;
 use model::ServerName;
@@ -60,4 +61,37 @@ fn filled_for(
     let values: BTreeMap<String, Value> = serde_json::from_value(values).unwrap();
     let name = ServerName::parse("weather").unwrap();
     plan.fill(&name, &values, writable, place)
+}
+
+/// Runs a test in a separate process, so that other tests do not affect its peak memory. `name`: below this module.
+fn alone(name: &str, test: impl FnOnce()) {
+    const ALONE: &str = "TOOLWHARF_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let done = Command::new(env::current_exe().unwrap())
+        .args(["--exact", &format!("{module}::{name}"), "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(
+        done.status.success() && said.contains("1 passed"),
+        "{name}: {said}"
+    );
+}
+
+/// The most memory that this process has used since [`reset_peak`], in KiB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|it| it.parse().ok()).unwrap()
+}
+
+/// Makes the memory that is used now the peak, and returns it.
+fn reset_peak() -> u64 {
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    peak()
 }
