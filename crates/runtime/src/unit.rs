@@ -113,26 +113,27 @@ impl VisibleFiles {
         self.visible.iter().any(holds)
     }
 
+    /// Whether a path exists on this host, is not one that every sandbox has of its own, and the server does not see it.
+    pub(crate) fn is_missing(&self, path: &Path) -> bool {
+        let is_own = |one: &Visible| one.host.is_none() && path.starts_with(&one.path);
+        let is_candidate = path.is_absolute()
+            && path.parent().is_some()
+            && path != Path::new("/var/tmp")
+            && !self.visible.iter().any(is_own)
+            && path.exists();
+        let is_shown = || {
+            let real = path.canonicalize();
+            self.shows(path) || real.is_ok_and(|real| self.shows(&real))
+        };
+        is_candidate && !is_shown()
+    }
+
     /// Paths in a text, such as the end of stderr, that exist on this host and that the server does not see.
     #[must_use]
     pub fn missing_in(&self, text: &str) -> BTreeSet<PathBuf> {
         let separators = |c: char| c.is_whitespace() || "'\"`(),;:[]<>=".contains(c);
         let words = text.split(separators).map(Path::new);
-        let own = ["/tmp", "/proc", "/dev", "/run", "/var/tmp"].map(Path::new);
-        let paths = words.filter(|path| {
-            path.is_absolute()
-                && path.parent().is_some()
-                && !own.contains(path)
-                && !self
-                    .visible
-                    .iter()
-                    .any(|one| path.starts_with(&one.path) && one.host.is_none())
-                && path.exists()
-        });
-        let missing = paths.filter(|path| {
-            let real = path.canonicalize();
-            !self.shows(path) && !real.is_ok_and(|real| self.shows(&real))
-        });
+        let missing = words.filter(|path| self.is_missing(path));
         missing.map(Path::to_owned).collect()
     }
 }

@@ -45,7 +45,8 @@ const RESOLVER: &str = "/etc/resolv.conf";
 /// The server's home.
 pub(super) const HOME: &str = "/tmp/home";
 
-const SYSTEM: [&str; 8] = [
+/// Folders of the host's system that every sandbox shows.
+pub(super) const SYSTEM: [&str; 8] = [
     "/usr",
     "/bin",
     "/sbin",

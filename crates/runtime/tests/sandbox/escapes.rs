@@ -264,8 +264,14 @@ struct Seen {
     lines: String,
 }
 
-/// Runs a layout's server, mounts something below `late` while it runs, and lets it look.
-fn run(layout: &Layout, home: &Home, user: u32, late: &[PathBuf]) -> Result<Seen, String> {
+/// Runs a layout's server after `before`, a shell script, mounts something below `late` while it runs, and lets it look.
+fn run(
+    layout: &Layout,
+    home: &Home,
+    user: u32,
+    before: &str,
+    late: &[PathBuf],
+) -> Result<Seen, String> {
     home.give(&home.at, user);
     let mut spec: Value = serde_json::from_str(&home.text(&layout.more.to_string())).unwrap();
     let command: Vec<_> = layout.command.iter().map(|word| home.text(word)).collect();
@@ -273,7 +279,7 @@ fn run(layout: &Layout, home: &Home, user: u32, late: &[PathBuf]) -> Result<Seen
     spec["own"] = json!([home.path(layout.data), home.path(layout.config)]);
     // Private first: nothing of this reaches the host's mounts.
     let script = format!(
-        "mount --make-rshared / && exec setpriv --reuid={user} --regid={user} --clear-groups \"$@\""
+        "{before} && mount --make-rshared / && exec setpriv --reuid={user} --regid={user} --clear-groups \"$@\""
     );
     let mut child = Command::new("unshare")
         .args([
@@ -439,6 +445,7 @@ fn u12_no_layout_shows_toolwharfs_own_files_or_a_persons_secrets() {
                 &layout,
                 &home,
                 user,
+                "true",
                 &late[..usize::from(layout.name.starts_with('a'))],
             );
             let seen = seen.unwrap_or_else(|why| panic!("{} as {user}: {why}", layout.name));
@@ -471,7 +478,7 @@ fn what_is_mounted_later_on_the_host_is_not_there() {
         };
         let home = Home::new(&layout);
         let late = ["proj/src", "proj", "other/app"].map(|folder| home.at.join(folder));
-        let seen = run(&layout, &home, user, &late).unwrap();
+        let seen = run(&layout, &home, user, "true", &late).unwrap();
         let found = texts(&seen.probe["found"]);
         // The folders that were there, not what was put over them.
         for kept in ["proj/src/helper.py", "proj/pyproject.toml"] {
@@ -496,52 +503,24 @@ fn what_is_mounted_later_on_the_host_is_not_there() {
 fn mounts_that_are_there_already_are_read_only_and_no_obstacle() {
     for user in users() {
         let layout = Layout {
-            more: json!({"mounts": ["/mnt/twh/readable:/readable:ro", "/mnt/twh/writable:/writable:rw"]}),
+            more: json!({"mounts": ["@/mnt/readable:/readable:ro", "@/mnt/writable:/writable:rw"]}),
             ..layouts().remove(0)
         };
         let home = Home::new(&layout);
-        let setup = Command::new("mkdir")
-            .args(["-p", "/mnt/twh"])
-            .status()
-            .unwrap();
-        assert!(setup.success());
-        let mut spec = layout.more.clone();
-        spec["command"] = json!([home.path("/usr/bin/python3"), home.path("@/proj/PROBE")]);
-        spec["own"] = json!([home.path(DATA), home.path(CONFIG)]);
-        home.give(&home.at, user);
-        let script = format!(
-            "mount -t tmpfs top /mnt/twh && mkdir -p /mnt/twh/readable/open /mnt/twh/readable/closed/merged /mnt/twh/writable/merged && \
-             chmod 777 /mnt/twh/writable && mount -t tmpfs layer /mnt/twh/readable/open && \
-             mount -t tmpfs layer /mnt/twh/readable/closed/merged && mount -t tmpfs layer /mnt/twh/writable/merged && \
-             chmod 700 /mnt/twh/readable/closed && mount --make-rshared / && echo go | setpriv --reuid={user} --regid={user} --clear-groups \"$@\""
+        fs::create_dir(home.at.join("mnt")).unwrap();
+        let before = format!(
+            "cd {} && mount -t tmpfs top . && cd .. && cd mnt && mkdir -p readable/open readable/closed/merged writable/merged && \
+             chmod 777 writable && mount -t tmpfs layer readable/open && mount -t tmpfs layer readable/closed/merged && \
+             mount -t tmpfs layer writable/merged && chmod 700 readable/closed && cd /",
+            home.at.join("mnt").display()
         );
-        let output = Command::new("unshare")
-            .args([
-                "--mount",
-                "--propagation",
-                "private",
-                "sh",
-                "-c",
-                &script,
-                "sh",
-            ])
-            .args([VICTIM, "view", &spec.to_string()])
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .env("HOME", &home.at)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        let complaints = String::from_utf8_lossy(&output.stderr);
+        let seen = run(&layout, &home, user, &before, &[]).unwrap();
         assert!(
-            text.contains("row filesystem true "),
-            "{user}: {text}{complaints}"
+            seen.lines.contains("row filesystem true "),
+            "{user}: {}",
+            seen.lines
         );
-        let probe = text
-            .lines()
-            .find(|line| line.starts_with("{\"found\""))
-            .unwrap();
-        let probe: Value = serde_json::from_str(probe).unwrap();
+        let probe = &seen.probe;
         let writable = texts(&probe["writable"]);
         let below = |folder: &str| {
             writable
@@ -573,7 +552,7 @@ fn a_mount_of_toolwharfs_own_files_is_refused() {
             ..layouts().remove(0)
         };
         let home = Home::new(&layout);
-        let why = run(&layout, &home, USER, &[]).err().unwrap();
+        let why = run(&layout, &home, USER, "true", &[]).err().unwrap();
         assert!(why.contains(&format!("launch failed: {field}")), "{why}");
     }
     let layout = Layout {
@@ -582,6 +561,6 @@ fn a_mount_of_toolwharfs_own_files_is_refused() {
         ..layouts().remove(0)
     };
     let home = Home::new(&layout);
-    let why = run(&layout, &home, 0, &[]).err().unwrap();
+    let why = run(&layout, &home, 0, "true", &[]).err().unwrap();
     assert!(why.contains("mount a folder without that"), "{why}");
 }

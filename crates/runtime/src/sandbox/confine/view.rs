@@ -6,19 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::view::SYSTEM;
 use super::Step;
 use crate::search::PATH;
 
-const SYSTEM: [&str; 8] = [
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-];
+/// What npm, uv and Python need of `/etc`.
 const ETC: [&str; 14] = [
     "/etc/alternatives",
     "/etc/ca-certificates",

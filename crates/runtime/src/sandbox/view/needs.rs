@@ -121,9 +121,17 @@ pub(super) fn mentioned(launch: &Launch) -> BTreeSet<PathBuf> {
     let Program::Command { args, .. } = &launch.program else {
         return BTreeSet::new();
     };
+    // A path may have blanks: then it is a whole argument, or all behind a `=`.
+    let whole = args.iter().flat_map(|arg| {
+        [
+            Some(arg.as_str()),
+            arg.split_once('=').map(|(_, value)| value),
+        ]
+    });
     let words = args
         .iter()
         .flat_map(|arg| arg.split([' ', '=', ';', '"', '\'', '&', '|']));
+    let words = words.chain(whole.flatten());
     let values = launch.env.values().flat_map(|value| value.split(':'));
     let paths = words.chain(values).map(PathBuf::from);
     paths

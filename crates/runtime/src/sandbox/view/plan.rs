@@ -183,7 +183,7 @@ impl Plan {
                 packages.is_some_and(|packages| root.starts_with(packages.join("python")))
             });
             if of_package {
-                making.bind(root, root, Access::Read, false)?;
+                making.of_package(root)?;
             } else if is_removed {
                 continue;
             } else if !making.hides(root) || *kind == Kind::File && named.contains(root) {
@@ -191,7 +191,7 @@ impl Plan {
             }
         }
         if let Some(package) = wanted.package {
-            making.bind(&package.folder, &package.folder, Access::Read, false)?;
+            making.of_package(&package.folder)?;
         }
         for show in &wanted.sandbox.show {
             making.explicit("show", show, show, Access::Read)?;
@@ -206,7 +206,7 @@ impl Plan {
         for (inside, host) in wanted.volumes {
             let inside = Path::new(inside);
             making.cover(inside);
-            making.bound(host, inside, Access::Write, false)?;
+            making.bind(host, inside, Access::Write, false)?;
             making
                 .plan
                 .files
@@ -214,13 +214,10 @@ impl Plan {
                 .push(not_of_host(inside, Access::Write));
         }
         let mut plan = making.plan;
-        let mentioned = mentioned(wanted.launch);
-        let mentioned: Vec<_> = mentioned
-            .iter()
-            .map(|path| path.to_string_lossy())
+        let mentioned = mentioned(wanted.launch).into_iter();
+        plan.files.missing = mentioned
+            .filter(|path| plan.files.is_missing(path))
             .collect();
-        let missing = plan.files.missing_in(&mentioned.join("\n"));
-        plan.files.missing = missing.into_iter().collect();
         Ok(plan)
     }
 }
@@ -304,7 +301,7 @@ impl Making<'_> {
         let first = hidden.range(from.to_owned()..).next();
         let has_hidden = first.is_some_and(|hidden| hidden.starts_with(from));
         if !(apart || has_hidden) || !from.is_dir() {
-            return self.bound(from, at, Access::Read, true);
+            return self.bind(from, at, Access::Read, true);
         }
         self.plan.steps.push(Step::Folder { at: at.to_owned() });
         let entries = fs::read_dir(from).map_err(|error| {
@@ -370,7 +367,6 @@ impl Making<'_> {
                 self.bind(from, at, access, false)?;
                 let masks = there.iter().filter_map(inside).map(|at| Step::Mask { at });
                 self.plan.steps.extend(masks);
-                self.plan.files.visible.pop();
             }
         }
         let hidden = there.iter().filter_map(inside).collect();
@@ -401,19 +397,14 @@ impl Making<'_> {
         });
     }
 
-    fn bind(
-        &mut self,
-        from: &Path,
-        at: &Path,
-        access: Access,
-        optional: bool,
-    ) -> Result<(), Error> {
-        self.bound(from, at, access, optional)?;
-        self.see(from, at, access, Vec::new());
+    /// A part of the package, under its own path.
+    fn of_package(&mut self, path: &Path) -> Result<(), Error> {
+        self.bind(path, path, Access::Read, false)?;
+        self.see(path, path, Access::Read, Vec::new());
         Ok(())
     }
 
-    fn bound(
+    fn bind(
         &mut self,
         from: &Path,
         at: &Path,
