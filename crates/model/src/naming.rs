@@ -4,7 +4,7 @@
 //! and have 1 to 64 characters; they depend only on *which* servers and tools there are,
 //! never on their order (`LastWins` apart, where the order is the policy), the time or a
 //! random number, so that they survive restarts. A legal name without a clash is unchanged.
-//! `Preserve` leaves every name as the server gave it, legal or not.
+//! `Preserve` leaves every name as the server gave it, legal or not, unless it belongs to another server.
 //!
 //! No server can take another's name. What begins with `server__` belongs to that server
 //! alone (to the one with the longest name, if `a` and `a__b` both fit): a tool of another
@@ -97,11 +97,7 @@ pub fn assign(
 /// What there is where names cannot be preserved: those that clash get a prefix, the others stay as they are.
 #[must_use]
 pub fn assign_apart(servers: &[(ServerName, Vec<NativeName>)]) -> Assignment {
-    let labels = Labels::of(servers);
-    let verbatim = |native: &NativeName| native.as_str().to_owned();
-    Ladder::new(pairs(servers), &labels, verbatim)
-        .climb()
-        .into()
+    verbatim(pairs(servers), &Labels::of(servers))
 }
 
 fn pairs(servers: &[(ServerName, Vec<NativeName>)]) -> Vec<Pair<'_>> {
@@ -352,11 +348,13 @@ fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Cla
     if !clashes.is_empty() {
         return Err(Clashes(clashes));
     }
-    let names = pairs
-        .into_iter()
-        .map(|pair| pair.named(pair.native.as_str().to_owned()))
-        .collect::<Vec<_>>();
-    Ok(names.into())
+    Ok(verbatim(pairs, labels))
+}
+
+/// Native names as they are, illegal or not, where they belong to no other server.
+fn verbatim(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
+    let native = |native: &NativeName| native.as_str().to_owned();
+    Ladder::new(pairs, labels, native).climb().into()
 }
 
 impl From<Vec<Named>> for Assignment {

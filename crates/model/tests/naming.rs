@@ -93,6 +93,21 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
     );
 }
 
+/// Else the name would lead to another tool as soon as its owner needs it.
+#[test]
+fn preserve_gives_no_server_what_belongs_to_another() {
+    check(Preserve, &[("b", &[]), ("bx", &["b__y"])], &["bx__b__y"]);
+    // The owner needs it because two tools are called `y`; and because it names one of its own so.
+    for tool in ["y", "b__y"] {
+        let servers = input(&[("a", &["y"]), ("b", &[tool]), ("bx", &["b__y"])]);
+        naming::assign(&servers, Preserve).unwrap_err();
+        let names = naming::assign_apart(&servers);
+        assert_eq!(exposed(&names).last(), Some(&"bx__b__y"));
+    }
+    // One of its own tools may need it, too.
+    check(Preserve, &[("b", &["b__y", "y"])], &["b__b__y", "y"]);
+}
+
 #[test]
 fn always_prefix_cannot_be_captured() {
     let servers: [(&str, &[&str]); 2] = [("a", &["b__env", "x"]), ("a__b", &["env"])];

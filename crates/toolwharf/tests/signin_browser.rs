@@ -99,6 +99,9 @@ async fn a_key_signs_a_browser_in_until_it_is_revoked() {
     browser
         .go(&format!("{}/sign-in?next=/docs", gateway.url))
         .await;
+    // The key is all that a person is asked for.
+    let seen = "[...document.querySelectorAll('input')].filter((it) => it.checkVisibility()).map((it) => it.id)";
+    assert_eq!(browser.eval(seen).await, json!(["key"]));
     browser
         .type_into("#key", &format!("twh_wrong{ENTER}"))
         .await;

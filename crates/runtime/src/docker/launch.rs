@@ -47,6 +47,9 @@ use crate::{
 
 const VERSION: Duration = Duration::from_secs(5);
 
+/// How often a container is made whose chosen port was taken just before the daemon listened there.
+const PORT_ATTEMPTS: usize = 5;
+
 /// An image without anything in it: what runs is the daemon's own init.
 const PROBE_IMAGE: (&str, &str) = ("toolwharf/probe", "empty");
 const INIT: &str = "/sbin/docker-init";
@@ -251,9 +254,26 @@ impl Inner {
             addresses,
             relay,
         };
-        let launched = self
+        let mut launched = self
             .create(&client, &host, unit, &volumes, &there, net)
             .await;
+        for _ in 1..PORT_ATTEMPTS {
+            if !lost_its_port(sandbox, &launched) {
+                break;
+            }
+            launched = match self.ports(unit).await {
+                Ok((addresses, relay)) => {
+                    let net = Net {
+                        held: None,
+                        addresses,
+                        relay,
+                    };
+                    self.create(&client, &host, unit, &volumes, &there, net)
+                        .await
+                }
+                Err(error) => Err(error),
+            };
+        }
         volumes.release().await;
         if launched.is_err()
             && let Some(id) = holder
@@ -569,6 +589,13 @@ fn fence_of(container: &ContainerSummary) -> Option<i64> {
     let is_ours = names.clone().any(|name| name.starts_with("/toolwharf-"));
     let labels = container.labels.as_ref().filter(|_| is_ours)?;
     labels.get(LABEL_FENCE)?.parse().ok()
+}
+
+/// Whether another program took a port that was chosen, after it was found free and before the daemon listened there.
+fn lost_its_port(sandbox: &Sandbox, launched: &Result<Instance, Error>) -> bool {
+    sandbox.network == Network::Open
+        && sandbox.ports.iter().any(|port| port.host.is_none())
+        && matches!(launched, Err(Error::Refused { field: "ports", .. }))
 }
 
 /// The daemon's word on which part of the request it is that cannot be.

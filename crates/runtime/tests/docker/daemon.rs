@@ -5,15 +5,17 @@
     reason = "a failure in a test's helper is the test's"
 )]
 
+use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use model::Provider;
+use model::{Network, Port, Provider};
 use runtime::docker::{Docker, Options};
 use runtime::{Error, Exit, Runtime as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -74,16 +76,20 @@ enum Mood {
     Gone,
     /// It takes the request to start a container, and does not answer.
     HangsAtStart,
+    /// Just before the daemon starts a container, another program listens on this address.
+    LosesPort(SocketAddr),
 }
 
 /// Stands between us and the daemon.
 async fn between(socket: UnixListener, target: String, mut mood: watch::Receiver<Mood>) {
+    // What listens until the test ends.
+    let taken = RefCell::default();
     let mut open = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = socket.accept() => {
                 if *mood.borrow() != Mood::Gone {
-                    open.push(relay(accepted.unwrap().0, target.clone(), mood.clone()));
+                    open.push(relay(accepted.unwrap().0, target.clone(), mood.clone(), &taken));
                 }
             }
             Some(()) = open.next() => {}
@@ -97,7 +103,12 @@ async fn between(socket: UnixListener, target: String, mut mood: watch::Receiver
     }
 }
 
-async fn relay(client: UnixStream, target: String, mood: watch::Receiver<Mood>) {
+async fn relay(
+    client: UnixStream,
+    target: String,
+    mood: watch::Receiver<Mood>,
+    taken: &RefCell<Vec<TcpListener>>,
+) {
     let daemon = UnixStream::connect(target).await.unwrap();
     let (mut from, mut to) = client.into_split();
     let (mut answers, mut requests) = daemon.into_split();
@@ -105,8 +116,14 @@ async fn relay(client: UnixStream, target: String, mood: watch::Receiver<Mood>) 
         let mut chunk = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut chunk).await {
             let text = String::from_utf8_lossy(&chunk[..count]);
-            if *mood.borrow() == Mood::HangsAtStart && text.contains("/start ") {
-                std::future::pending::<()>().await;
+            let mood = *mood.borrow();
+            match mood {
+                Mood::HangsAtStart if text.contains("/start ") => std::future::pending().await,
+                Mood::LosesPort(address) if text.contains("/start ") => {
+                    let listener = TcpListener::bind(address).await;
+                    taken.borrow_mut().extend(listener);
+                }
+                _ => {}
             }
             if requests.write_all(&chunk[..count]).await.is_err() {
                 break;
@@ -137,6 +154,7 @@ async fn with_moods<F: Future<Output = ()>>(
         .to_owned();
     let options = Options {
         host: format!("unix://{}", path.display()),
+        network: "toolwharf-test".into(),
         ..bench.options.clone()
     };
     let docker = Docker::new(options).unwrap();
@@ -208,6 +226,36 @@ async fn a_start_that_hangs_leaves_nothing() {
         let error = timeout(LONG, launch).await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(error.to_string().contains("start a container"), "{error}");
+        bench.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn h02_a_chosen_port_that_is_lost_before_the_daemon_listens_is_replaced() {
+    with_moods(Provider::Runc, |bench, docker, mood| async move {
+        let launch = async |host| {
+            let mut server = running(&["/bin/sleep", "1000"]);
+            server.sandbox.network = Network::Open;
+            server.sandbox.ports = vec![Port { inside: 8080, host }];
+            timeout(LONG, docker.launch(server.unit())).await.unwrap()
+        };
+        let first = launch(None).await.unwrap();
+        let address = first.ports[&8080];
+        first.handle.stop(Duration::ZERO).await;
+        mood.send_replace(Mood::LosesPort(address));
+        let second = launch(None).await.unwrap();
+        assert_ne!(second.ports[&8080], address);
+        second.handle.stop(Duration::ZERO).await;
+
+        // One that was given is that one or none.
+        let given = SocketAddr::from(([127, 0, 0, 1], address.port()));
+        mood.send_replace(Mood::LosesPort(given));
+        let error = launch(Some(given.port())).await.unwrap_err();
+        let Error::Refused { field, why } = error else {
+            panic!("{error}");
+        };
+        assert!(field == "ports" && why.contains("already in use"), "{why}");
         bench.nothing_left().await;
     })
     .await;
