@@ -1,7 +1,7 @@
 //! Dice notation: `2d6`, `d20`, `4d8+3`.
 //!
-//! Parsing is strict and bounded, because the text comes from a language model: every [`Error`]
-//! says what to write instead. There are no keep-highest, exploding or nested rolls.
+//! Parsing is strict and bounded, because the text comes from a language model. Every [`Error`]
+//! says what to write instead. Keep-highest, exploding and nested rolls are not supported.
 
 use std::{fmt, str::FromStr};
 
@@ -9,9 +9,9 @@ const MAX_COUNT: u32 = 100;
 const MAX_SIDES: u32 = 1000;
 const MAX_BONUS: u32 = 1_000_000;
 
-/// Some equal dice and a bonus to add to their sum.
+/// Dice with the same number of sides, and a bonus to add to their sum.
 ///
-/// As parsed, `count` is within 1 … 100 and `sides` within 2 … 1000.
+/// After parsing, `count` is 1 to 100 and `sides` is 2 to 1000.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Dice {
     pub(crate) count: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Dice {
     pub(crate) bonus: i32,
 }
 
-/// Why a text is not dice, worded for whoever wrote it.
+/// Why a text is not valid dice notation. The messages are for the author of the text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Error {
     Notation,
@@ -78,7 +78,7 @@ impl fmt::Display for Dice {
     }
 }
 
-/// Digits as a number; `None` if there are too many of them to count with.
+/// Parses digits; `None` if the number does not fit.
 fn number(digits: &str) -> Result<Option<u32>, Error> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(Error::Notation);

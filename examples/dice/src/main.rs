@@ -1,9 +1,9 @@
 //! A complete MCP server in one file: it rolls dice and flips a coin.
 //!
-//! An MCP server offers *tools* to whoever starts it. A client starts this program, writes
-//! JSON-RPC messages to its standard input, one a line, and reads the answers from its standard
-//! output. That is the whole "stdio transport": no port, no address, no configuration, and the
-//! server ends when its standard input does. Try it by hand (`tr` joins the lines into one):
+//! An MCP server offers *tools* to a client. The client starts this program, writes JSON-RPC
+//! messages to its standard input, one per line, and reads the responses from its standard output.
+//! This is the "stdio transport": it needs no port, address or configuration. The server exits when
+//! its standard input is closed. Try it by hand (`tr` joins the lines into one):
 //!
 //! ```text
 //! $ cargo build -p dice
@@ -15,21 +15,24 @@
 //!   | (tr -d '\n'; echo) | target/debug/toolwharf-example-dice
 //! ```
 //!
-//! The `rmcp` crate speaks the protocol, in both of its eras: the older one, where a client says
-//! `initialize` first, and the newer one used above, where each request stands alone. What is
-//! left for a server to write is below:
+//! The `rmcp` crate implements the protocol in both of its eras: the older one, where a client
+//! sends `initialize` first, and the newer one used above, where each request stands alone. The
+//! server itself consists of:
 //!
-//! 1. types for what each tool takes and gives ([`Roll`], [`Rolled`]): their JSON Schemas, which
-//!    tell a model how to call the tool, are derived, and the field comments become part of them;
-//! 2. one function for each tool, in a `#[tool_router]` block: its comment is the description that
-//!    a model reads when it chooses a tool, so it says when to use the tool and what comes back;
+//! 1. types for the input and output of each tool ([`Roll`], [`Rolled`]). Their JSON Schemas, which
+//!    tell a model how to call the tool, are derived, and include the field comments.
+//! 2. one function per tool, in a `#[tool_router]` block. Its comment is the description that a
+//!    model reads when it chooses a tool, so it says what the tool does and what it returns.
 //! 3. a `main` that connects the server to its standard streams.
 //!
-//! Two rules that every stdio server keeps: nothing but protocol messages goes to standard output
-//! (a stray `println!` breaks the conversation; use `eprintln!`), and arguments come from a
-//! language model, so they are checked, and a wrong one is answered with how to do it right.
+//! Every stdio server follows two rules:
 //!
-//! There is no state here, and nothing to configure.
+//! - Only protocol messages go to standard output. A stray `println!` breaks the connection; use
+//!   `eprintln!`.
+//! - Arguments come from a language model, so they are checked, and an error says what to write
+//!   instead.
+//!
+//! The server has no state and no configuration.
 
 mod dice;
 
@@ -42,31 +45,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
 
-/// The server. Rolls are independent of each other, so it holds nothing.
+/// The server. Rolls are independent of each other, so it has no state.
 #[derive(Clone, Debug)]
 struct DiceServer;
 
-/// What `roll` takes.
+/// Arguments of `roll`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Roll {
-    /// Dice notation: how many dice, `d`, how many sides, and optionally a bonus to add.
+    /// Dice notation: the number of dice, `d`, the number of sides, and optionally a bonus to add.
     /// For example `2d6`, `d20` or `4d8+3`. At most 100 dice of at most 1000 sides.
     dice: String,
 }
 
-/// What `roll` gives.
+/// Result of `roll`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Rolled {
     /// The notation that was rolled, in its shortest form.
     dice: String,
-    /// What each die shows, in the order they fell.
+    /// The value of each die, in the order of the rolls.
     rolls: Vec<u32>,
     /// The sum of all dice, bonus included.
     total: i64,
 }
 
-/// What `flip` gives.
+/// Result of `flip`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Flipped {
     side: Side,
@@ -79,14 +82,14 @@ enum Side {
     Tails,
 }
 
-// `server_handler` also writes the `ServerHandler` implementation: enough for a server that has
-// tools only.
+// `server_handler` also generates the `ServerHandler` implementation, which is enough for a server
+// that has only tools.
 #[tool_router(server_handler)]
 impl DiceServer {
     /// Rolls dice given in dice notation, such as 2d6 or d20+4, and returns each die and the total.
     //
-    // `Err` becomes a tool result with `isError`: the model sees the text and can try again. (A
-    // JSON-RPC error would be for a request that makes no sense at all.)
+    // `Err` becomes a tool result with `isError`, so that the model sees the text and can try again.
+    // (A JSON-RPC error is for an invalid request.)
     #[tool(annotations(title = "Roll dice", read_only_hint = true, open_world_hint = false))]
     fn roll(&self, Parameters(Roll { dice }): Parameters<Roll>) -> Result<Json<Rolled>, String> {
         let dice: Dice = dice
@@ -116,16 +119,16 @@ impl DiceServer {
     }
 }
 
-// One thread is plenty, and it starts faster than a pool.
+// One thread is enough, and starts faster than a pool.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let service = match DiceServer.serve(rmcp::transport::io::stdio_pipes()).await {
         Ok(service) => service,
-        // A client may go before it has said anything: some start a server only to see if it can.
+        // Some clients start a server only to check that it starts, and disconnect without a message.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    // Runs until standard input is closed: that is how a client stops a stdio server.
+    // Runs until the client closes standard input, which is how it stops a stdio server.
     service.waiting().await?;
     Ok(())
 }

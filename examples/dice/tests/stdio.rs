@@ -1,4 +1,4 @@
-//! Speaks to the built server over its standard streams, as a client would, in both eras.
+//! Tests the built server over its standard streams, like a client, in both eras.
 
 use std::{process::Stdio, time::Duration};
 
@@ -43,7 +43,7 @@ impl Client {
             .expect("the server reads");
     }
 
-    /// Sends one request and returns its whole answer.
+    /// Sends one request and returns the whole response.
     async fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.next_id;
         self.next_id += 1;
@@ -82,7 +82,7 @@ impl Client {
             .await
     }
 
-    /// Closes standard input and waits for the server to leave by itself.
+    /// Closes standard input and waits for the server to exit.
     async fn stop(mut self) {
         drop(self.stdin);
         let status = timeout(DEADLINE, self.child.wait())
@@ -163,7 +163,7 @@ async fn wrong_dice_are_a_tool_error_that_says_what_to_write() {
             .contains("2d6"),
         "{answer}"
     );
-    // The conversation goes on.
+    // The connection still works.
     let answer = client.call("roll", json!({"dice": "1d4"})).await;
     assert_ne!(answer["result"]["isError"], true, "{answer}");
     client.stop().await;

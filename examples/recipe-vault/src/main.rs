@@ -1,13 +1,13 @@
-//! An MCP server that keeps recipes: five tools over one SQLite file.
+//! An MCP server that stores recipes: five tools on one SQLite file.
 //!
-//! It is the middle part of the recipe application (see this folder's README), and useful with any other client, too:
+//! It is part of the recipe vault (see this folder's README), and also works with any other client:
 //!
 //! ```text
 //! toolwharf-example-recipes --file ~/recipes.db
 //! ```
 //!
-//! For how such a server is written, see the dice example beside this one; what is more here is what lasts, and that what
-//! a model sends is checked before it does. Deliberately absent: who may do what. Whoever starts it owns the file.
+//! The dice example explains how such a server is written. This one adds storage, and checks the data from a model before
+//! it is stored. Deliberately absent: access control. The user who starts the server owns the file.
 
 mod recipe;
 mod vault;
@@ -23,13 +23,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     recipe::{Changes, Recipe},
-    vault::{Kept, PAGE, Summary, Vault},
+    vault::{Kept, PAGE_SIZE, Summary, Vault},
 };
 
 #[derive(Debug, Parser)]
-#[command(about = "An MCP server that keeps recipes in a SQLite file")]
+#[command(about = "An MCP server that stores recipes in a SQLite file")]
 struct Options {
-    /// The file, which is made if it is missing
+    /// The file; created if it is missing
     #[arg(long, env = "RECIPES_FILE", default_value = "recipes.db")]
     file: PathBuf,
 }
@@ -39,7 +39,7 @@ struct RecipeServer {
     vault: Vault,
 }
 
-/// What `list_recipes` takes.
+/// Arguments of `list_recipes`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Wanted {
@@ -47,19 +47,19 @@ struct Wanted {
     text: String,
     /// Only recipes with this tag.
     tag: String,
-    /// Only recipes with greater ids: `next` of the list before.
+    /// Only recipes with greater ids: `next` of the previous list.
     after: i64,
 }
 
-/// What `list_recipes` gives.
+/// Result of `list_recipes`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Listed {
     recipes: Vec<Summary>,
-    /// Give it as `after` for more; null if these are all.
+    /// Pass it as `after` to get more; null if these are all.
     next: Option<i64>,
 }
 
-/// What `get_recipe` and `delete_recipe` take.
+/// Arguments of `get_recipe` and `delete_recipe`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -67,7 +67,7 @@ struct Named {
     id: i64,
 }
 
-/// What `delete_recipe` gives.
+/// Result of `delete_recipe`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Deleted {
     deleted: i64,
@@ -75,7 +75,7 @@ struct Deleted {
 
 #[tool_router(server_handler)]
 impl RecipeServer {
-    /// Stores a new recipe and returns it with its id. Fails if there is one from the same source_url already.
+    /// Stores a new recipe and returns it with its id. Fails if a recipe with the same source_url is already stored.
     #[tool(annotations(
         title = "Store a recipe",
         destructive_hint = false,
@@ -96,7 +96,7 @@ impl RecipeServer {
     ) -> Result<Json<Listed>, String> {
         let Wanted { text, tag, after } = wanted;
         let recipes = self.vault.list(text.trim(), tag.trim(), after).await?;
-        let full = recipes.len() >= PAGE as usize;
+        let full = recipes.len() >= PAGE_SIZE as usize;
         let next = recipes.last().filter(|_| full).map(|last| last.id);
         Ok(Json(Listed { recipes, next }))
     }
@@ -114,7 +114,7 @@ impl RecipeServer {
         self.vault.get(id).await.map(Json)
     }
 
-    /// Changes a stored recipe and returns it. What is not named stays as it is.
+    /// Changes a stored recipe and returns it. Omitted fields stay unchanged.
     #[tool(annotations(
         title = "Change a recipe",
         idempotent_hint = true,
@@ -127,7 +127,7 @@ impl RecipeServer {
         self.vault.update(changes).await.map(Json)
     }
 
-    /// Deletes a stored recipe for good.
+    /// Deletes a stored recipe permanently.
     #[tool(annotations(
         title = "Delete a recipe",
         destructive_hint = true,
@@ -142,7 +142,7 @@ impl RecipeServer {
     }
 }
 
-// One thread is plenty, and it starts faster than a pool.
+// One thread is enough, and starts faster than a pool.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
@@ -150,11 +150,11 @@ async fn main() -> anyhow::Result<()> {
     let server = RecipeServer { vault };
     let service = match server.serve(rmcp::transport::io::stdio_pipes()).await {
         Ok(service) => service,
-        // A client may go before it has said anything: some start a server only to see if it can.
+        // Some clients start a server only to check that it starts, and disconnect without a message.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    // Runs until standard input is closed: that is how a client stops a stdio server.
+    // Runs until the client closes standard input, which is how it stops a stdio server.
     service.waiting().await?;
     Ok(())
 }

@@ -1,82 +1,82 @@
-//! What a recipe is, and what it may hold.
+//! A recipe, and the limits of its fields.
 //!
-//! The field comments are read by a model: they are a part of the tools' schemas. What a model sends is checked all the
-//! same, and what is wrong is told with the way to do it right.
+//! The field comments are part of the tools' schemas, so a model reads them. Data from a model is checked nevertheless, and
+//! an error says what to write instead.
 
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-const TITLE: usize = 200;
-const LINE: usize = 2_000;
-const NOTES: usize = 10_000;
-const LINES: usize = 200;
-const TAGS: usize = 20;
-const TAG: usize = 50;
+const MAX_TITLE_CHARS: usize = 200;
+const MAX_LINE_CHARS: usize = 2_000;
+const MAX_NOTES_CHARS: usize = 10_000;
+const MAX_LINES: usize = 200;
+const MAX_TAGS: usize = 20;
+const MAX_TAG_CHARS: usize = 50;
 /// A week, in minutes: some doughs take days.
-const LONGEST: u32 = 7 * 24 * 60;
-const SERVINGS: u32 = 1_000;
+const MAX_MINUTES: u32 = 7 * 24 * 60;
+const MAX_SERVINGS: u32 = 1_000;
 
-/// A recipe, as it is written down.
+/// A recipe without its id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recipe {
     /// The name of the dish. At most 200 characters.
     pub(crate) title: String,
-    /// One ingredient each, with its amount, as the source has it: `250 g flour`.
+    /// One ingredient per entry, with the amount in the source: `250 g flour`.
     pub(crate) ingredients: Vec<String>,
-    /// What to do, one step each, in order.
+    /// The instructions, one step per entry, in order.
     pub(crate) steps: Vec<String>,
-    /// How many it serves.
+    /// The number of people it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) servings: Option<u32>,
-    /// Minutes of preparation.
+    /// Preparation time in minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) prep_minutes: Option<u32>,
-    /// Minutes of cooking or baking.
+    /// Cooking or baking time in minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cook_minutes: Option<u32>,
-    /// Where it was found: an http or https URL. There is one recipe for each.
+    /// The source of the recipe: an http or https URL. At most one recipe has each URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source_url: Option<String>,
-    /// Words to find it by, such as `soup` or `vegan`. At most 20.
+    /// Words for finding it, such as `soup` or `vegan`. At most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<String>,
-    /// Anything else worth keeping.
+    /// Anything else worth storing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) notes: Option<String>,
 }
 
-/// What is to be changed; what is not named stays.
+/// Changes to a recipe. Omitted fields stay unchanged.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Changes {
     /// The recipe's id, from `create_recipe` or `list_recipes`.
     pub(crate) id: i64,
     pub(crate) title: Option<String>,
-    /// All of them anew.
+    /// The complete new list.
     pub(crate) ingredients: Option<Vec<String>>,
-    /// All of them anew.
+    /// The complete new list.
     pub(crate) steps: Option<Vec<String>>,
     pub(crate) servings: Option<u32>,
     pub(crate) prep_minutes: Option<u32>,
     pub(crate) cook_minutes: Option<u32>,
     pub(crate) source_url: Option<String>,
-    /// All of them anew.
+    /// The complete new list.
     pub(crate) tags: Option<Vec<String>>,
     pub(crate) notes: Option<String>,
 }
 
 impl Recipe {
-    /// Tidies the texts up, and checks everything.
+    /// Normalises the texts and checks all fields.
     ///
     /// # Errors
     ///
-    /// All that is wrong, a sentence each.
+    /// A list of everything that is wrong.
     pub(crate) fn checked(mut self) -> Result<Self, String> {
         let mut wrong = Vec::new();
         tidy(&mut self.title);
-        length(&mut wrong, "title", &self.title, TITLE);
+        length(&mut wrong, "title", &self.title, MAX_TITLE_CHARS);
         for (what, lines) in [
             ("ingredients", &mut self.ingredients),
             ("steps", &mut self.steps),
@@ -84,16 +84,16 @@ impl Recipe {
             lines.iter_mut().for_each(tidy);
             lines.retain(|line| !line.is_empty());
             if lines.is_empty() {
-                wrong.push(format!("`{what}` is empty: a recipe has at least one"));
+                wrong.push(format!("`{what}` is empty: a recipe needs at least one"));
             }
-            if lines.len() > LINES {
+            if lines.len() > MAX_LINES {
                 wrong.push(format!(
-                    "`{what}` has {} entries, at most {LINES} are kept",
+                    "`{what}` has {} entries; at most {MAX_LINES} are allowed",
                     lines.len()
                 ));
             }
             for line in lines.iter() {
-                length(&mut wrong, what, line, LINE);
+                length(&mut wrong, what, line, MAX_LINE_CHARS);
             }
         }
         self.tags.iter_mut().for_each(|tag| {
@@ -103,38 +103,41 @@ impl Recipe {
         self.tags.retain(|tag| !tag.is_empty());
         self.tags.sort_unstable();
         self.tags.dedup();
-        if self.tags.len() > TAGS {
+        if self.tags.len() > MAX_TAGS {
             wrong.push(format!(
-                "there are {} tags, at most {TAGS} are kept",
+                "there are {} tags; at most {MAX_TAGS} are allowed",
                 self.tags.len()
             ));
         }
         for tag in &self.tags {
-            length(&mut wrong, "tags", tag, TAG);
+            length(&mut wrong, "tags", tag, MAX_TAG_CHARS);
         }
         self.notes = self.notes.take().filter(|notes| !notes.trim().is_empty());
         if let Some(notes) = &self.notes {
-            length(&mut wrong, "notes", notes, NOTES);
+            length(&mut wrong, "notes", notes, MAX_NOTES_CHARS);
         }
         for (what, number, most) in [
-            ("servings", self.servings, SERVINGS),
-            ("prep_minutes", self.prep_minutes, LONGEST),
-            ("cook_minutes", self.cook_minutes, LONGEST),
+            ("servings", self.servings, MAX_SERVINGS),
+            ("prep_minutes", self.prep_minutes, MAX_MINUTES),
+            ("cook_minutes", self.cook_minutes, MAX_MINUTES),
         ] {
             if number.is_some_and(|number| number > most) {
-                wrong.push(format!("`{what}` is at most {most}"));
+                wrong.push(format!("`{what}` must be at most {most}"));
             }
         }
         if self.servings == Some(0) {
-            wrong.push("`servings` is at least 1; leave it out if it is not known".to_owned());
+            wrong.push("`servings` must be at least 1; leave it out if it is not known".to_owned());
         }
         if let Some(source) = self.source_url.take() {
             match Url::parse(source.trim()) {
-                Ok(url) if matches!(url.scheme(), "http" | "https") && source.len() <= LINE => {
+                Ok(url)
+                    if matches!(url.scheme(), "http" | "https")
+                        && source.len() <= MAX_LINE_CHARS =>
+                {
                     self.source_url = Some(url.into());
                 }
                 _ => wrong.push(format!(
-                    "`source_url` is no http or https URL: {:?}; leave it out if there is none",
+                    "`source_url` is not an http or https URL: {:?}; leave it out if there is none",
                     source.chars().take(100).collect::<String>()
                 )),
             }
@@ -171,7 +174,7 @@ impl Recipe {
     }
 }
 
-/// Web pages bring odd spaces and line ends along.
+/// Replaces runs of white space with one space. Web pages contain unusual spaces and line ends.
 fn tidy(text: &mut String) {
     *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
 }
@@ -180,7 +183,7 @@ fn length(wrong: &mut Vec<String>, what: &str, text: &str, most: usize) {
     let found = text.chars().count();
     if found > most {
         wrong.push(format!(
-            "an entry of `{what}` has {found} characters, at most {most} are kept"
+            "an entry of `{what}` has {found} characters; at most {most} are allowed"
         ));
     }
     if found == 0 {
@@ -225,9 +228,9 @@ mod tests {
             title: " ".to_owned(),
             ingredients: Vec::new(),
             servings: Some(0),
-            cook_minutes: Some(LONGEST + 1),
+            cook_minutes: Some(MAX_MINUTES + 1),
             source_url: Some("file:///etc/passwd".to_owned()),
-            steps: vec!["x".repeat(LINE + 1)],
+            steps: vec!["x".repeat(MAX_LINE_CHARS + 1)],
             ..soup()
         };
         let error = wrong.checked().unwrap_err();

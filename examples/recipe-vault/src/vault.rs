@@ -1,4 +1,4 @@
-//! The recipes in their file: one SQLite table, each recipe a row with its JSON.
+//! Storage: one SQLite table, with a row for each recipe that contains its JSON.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use sqlx::types::Json;
 
 use crate::recipe::{Changes, Recipe};
 
-/// Recipes of one list.
-pub(crate) const PAGE: u32 = 50;
+/// Maximum number of recipes in one list.
+pub(crate) const PAGE_SIZE: u32 = 50;
 
-/// A recipe that is kept.
+/// A stored recipe.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Kept {
     pub(crate) id: i64,
@@ -27,7 +27,7 @@ pub(crate) struct Kept {
     pub(crate) updated_at: String,
 }
 
-/// What a list tells of a recipe.
+/// A recipe in a list.
 #[derive(Clone, Debug, Serialize, JsonSchema, sqlx::FromRow)]
 pub(crate) struct Summary {
     pub(crate) id: i64,
@@ -52,11 +52,11 @@ struct Row {
 type Result<T> = std::result::Result<T, String>;
 
 impl Vault {
-    /// Opens the file, and makes it if it is missing.
+    /// Opens the file, and creates it if it is missing.
     ///
     /// # Errors
     ///
-    /// It cannot be opened, or is something else.
+    /// If the file cannot be opened, or is not a database of recipes.
     pub(crate) async fn open(file: &Path) -> anyhow::Result<Self> {
         let options = SqliteConnectOptions::new()
             .filename(file)
@@ -85,7 +85,7 @@ impl Vault {
         };
         let pool = opened.await;
         let pool =
-            pool.with_context(|| format!("the recipes cannot be opened: {}", file.display()))?;
+            pool.with_context(|| format!("cannot open the recipes in {}", file.display()))?;
         Ok(Self { pool })
     }
 
@@ -116,7 +116,7 @@ impl Vault {
         .bind(after)
         .bind(text)
         .bind(tag)
-        .bind(PAGE)
+        .bind(PAGE_SIZE)
         .fetch_all(&self.pool)
         .await
         .map_err(|error| broken(&error))
@@ -165,7 +165,7 @@ impl Vault {
         }
     }
 
-    /// Why a recipe was not stored.
+    /// The message for a recipe that was not stored.
     async fn refused(&self, error: sqlx::Error, recipe: &Recipe) -> String {
         let taken = error
             .as_database_error()
@@ -180,7 +180,7 @@ impl Vault {
                 .await;
         match other {
             Ok(Some(id)) => format!(
-                "nothing was stored: the recipe of {url} is kept already, with the id {id}; \
+                "nothing was stored: the recipe from {url} is already stored, with the id {id}; \
                  change it with `update_recipe`"
             ),
             _ => broken(&error),
@@ -200,10 +200,10 @@ impl From<Row> for Kept {
 }
 
 fn missing(id: i64) -> String {
-    format!("there is no recipe with the id {id}; `list_recipes` tells which there are")
+    format!("there is no recipe with the id {id}; `list_recipes` lists all recipes")
 }
 
 fn broken(error: &sqlx::Error) -> String {
-    eprintln!("the file of recipes: {error}");
-    format!("the recipes cannot be reached: {error}")
+    eprintln!("recipe database: {error}");
+    format!("cannot read or write the recipes: {error}")
 }

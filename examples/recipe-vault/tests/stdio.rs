@@ -1,4 +1,4 @@
-//! The five tools over standard streams, in both eras, and what stays in the file.
+//! Tests the five tools over standard streams, in both eras, and the contents of the file.
 
 use serde_json::{Value, json};
 use testkit::{Outcome, Peer, StdioClient, peer};
@@ -114,7 +114,7 @@ async fn what_is_wrong_is_told_and_nothing_is_stored() {
     }
 }
 
-/// More than one list holds, each with a name that SQL would stumble over.
+/// More recipes than fit in one list, each with a title that would break unescaped SQL.
 #[tokio::test]
 async fn lists_have_pages() {
     let dir = tempfile::tempdir().expect("a directory");
