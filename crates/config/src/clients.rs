@@ -1,7 +1,7 @@
-//! The clients that are known by name: where each keeps its servers, and how it writes one.
+//! Known MCP clients: the location of each client's server file, and the format of its entries.
 //!
-//! The facts about clients come from their documentation, and theirs to change. Nothing is looked up beyond files and
-//! folders. [`ClientFile`] edits their files.
+//! The facts are from the clients' documentation and may change. Detection looks only at files and folders.
+//! [`ClientFile`] edits the files.
 
 mod disk;
 mod entry;
@@ -17,28 +17,28 @@ pub use self::{disk::OnDisk, entry::Way, file::ClientFile};
 use self::{entry::Style, file::Format};
 use crate::{edit::EditError, source::Source};
 
-/// A program that uses MCP servers and keeps a file of them.
+/// A program that uses MCP servers and keeps a list of them in a file.
 #[derive(Debug)]
 pub struct Client {
-    /// As the command line has it.
+    /// The name on the command line.
     pub name: &'static str,
-    /// As its makers write it.
+    /// The product name.
     pub title: &'static str,
     format: Format,
     style: Style,
-    /// The keys that lead to its servers, outermost first.
+    /// The key path of its servers, outermost first.
     container: &'static [&'static str],
-    /// Candidates for its file, as [`Machine::path`] reads them: the first one that exists, else the first.
+    /// Candidates for its file, in the syntax of [`Machine::path`]. The first one that exists is used, otherwise the
+    /// first.
     files: &'static [&'static str],
-    /// The same on Windows, where it differs.
+    /// The candidates on Windows, if they differ.
     windows: &'static [&'static str],
-    /// Folders or files that are there once the client has run, besides its file.
+    /// Additional folders or files that exist once the client has run.
     traces: &'static [&'static str],
-    /// The names of its program.
+    /// The names of its executable.
     programs: &'static [&'static str],
 }
 
-/// The kind of operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Os {
     Linux,
@@ -46,7 +46,7 @@ pub enum Os {
     Windows,
 }
 
-/// A machine as far as it says where clients keep their files.
+/// The properties of a machine that determine where clients keep their files.
 #[derive(Clone, Copy)]
 pub struct Machine<'e> {
     pub os: Os,
@@ -54,7 +54,7 @@ pub struct Machine<'e> {
     pub env: &'e dyn Fn(&str) -> Option<String>,
 }
 
-/// By name.
+/// Sorted by name.
 pub const CLIENTS: &[Client] = &[
     Client {
         title: "Claude Code",
@@ -185,7 +185,7 @@ pub const CLIENTS: &[Client] = &[
 ];
 
 impl Client {
-    /// The form that most of them have.
+    /// The format of most clients.
     const fn json(name: &'static str) -> Self {
         Self {
             name,
@@ -200,19 +200,19 @@ impl Client {
         }
     }
 
-    /// The client of that name.
+    /// The client with this name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         CLIENTS.iter().find(|client| client.name == name)
     }
 
-    /// Whether its file can hold a URL, and not commands alone.
+    /// Returns whether its file can contain URLs. Otherwise it can contain only commands.
     #[must_use]
     pub fn takes_urls(&self) -> bool {
         self.style != Style::CommandOnly
     }
 
-    /// All places where it may keep its servers, the usual one first; none without a home.
+    /// All possible locations of its file, the usual one first. Empty without a home directory.
     pub fn places(&self, machine: Machine<'_>) -> Vec<PathBuf> {
         let files = match machine.os {
             Os::Windows if !self.windows.is_empty() => self.windows,
@@ -221,7 +221,7 @@ impl Client {
         files.iter().filter_map(|it| machine.path(it)).collect()
     }
 
-    /// The file with its servers; `None` without a home.
+    /// The location of its file. `None` without a home directory.
     #[must_use]
     pub fn file(&self, machine: Machine<'_>) -> Option<PathBuf> {
         let places = self.places(machine);
@@ -229,20 +229,21 @@ impl Client {
         there.or(places.first()).cloned()
     }
 
-    /// Whether anything of it is on this machine: its file, a folder of its own, or its program.
+    /// Returns whether the client is installed, judging by its file, its folders or its executable.
     #[must_use]
     pub fn is_installed(&self, machine: Machine<'_>) -> bool {
         let traces = self.traces.iter().filter_map(|it| machine.path(it));
         let mut files = self.places(machine).into_iter().chain(traces);
-        // A link to nothing is a trace, too.
+        // A dangling link counts, too.
         files.any(|file| file.symlink_metadata().is_ok())
             || self.programs.iter().any(|name| machine.has_program(name))
     }
 }
 
 impl Machine<'_> {
-    /// `~` is the home, `$CONFIG` where programs of this system keep their settings, `$XDG` the same by the XDG base directory
-    /// specification on every system. Any other `$NAME` is a variable; without it, or if it is relative, the place counts for nothing.
+    /// `~` is the home directory, `$CONFIG` the usual folder for settings on this system, and `$XDG` the folder for
+    /// settings of the XDG base directory specification on every system. Any other `$NAME` is a variable. If it is
+    /// unset or relative, the location is ignored.
     fn path(self, place: &str) -> Option<PathBuf> {
         let (first, rest) = place.split_once('/').unwrap_or((place, ""));
         let base = match first {
@@ -276,7 +277,7 @@ impl Machine<'_> {
 
     fn folder(self, variable: &str) -> Option<PathBuf> {
         let path = PathBuf::from((self.env)(variable)?);
-        // Paths of Windows are not absolute elsewhere.
+        // Windows paths do not count as absolute on other systems.
         (path.is_absolute() || self.os == Os::Windows).then_some(path)
     }
 
@@ -296,14 +297,14 @@ pub(crate) fn yaml(path: &Path, text: &str) -> Result<Value, EditError> {
     yaml::parse(path, text).map_err(|problem| EditError::Unreadable((*problem).into()))
 }
 
-/// Whether a file is the one of a user, and not of a project, by where it is.
+/// Returns whether a file is a user's file and not a project's, judging by its location.
 pub(crate) fn is_of_user(file: &Path, machine: Machine<'_>) -> bool {
     let mut places = CLIENTS.iter().flat_map(|client| client.places(machine));
     places.any(|place| place == file)
 }
 
 impl Os {
-    /// The one that this program was built for.
+    /// The system that this program was built for.
     pub const HERE: Self = match cfg!(target_os = "macos") {
         true => Self::Mac,
         false => Self::Linux,

@@ -1,4 +1,4 @@
-//! Editing a server file in place: comments, order and unknown keys stay.
+//! Edits a server file in place. Comments, order and unknown keys are kept.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +17,7 @@ use super::problem::{ConfigError, Problem};
 use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
 use super::source::{Source, Syntax};
 
-/// Why a file could not be edited. The file is then as it was.
+/// Why a file could not be edited. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
     #[error("there is no server `{0}` in the file")]
@@ -42,29 +42,31 @@ pub enum EditError {
     },
     #[error("{} keeps changing while it is edited", .0.display())]
     Contended(PathBuf),
-    /// What the edit would leave behind cannot be used.
+    /// The edited entry would not be valid.
     #[error("server `{name}` cannot be used like that: {}", problems.join("; "))]
     Unfit {
         name: ServerName,
         problems: Vec<String>,
-        /// The same, each with a JSON pointer into the entry.
+        /// The same problems, each with a JSON pointer into the entry.
         wrong: Vec<Wrong>,
     },
-    #[error("the entry of server `{0}` is not as it was read: get it anew, and change that")]
+    #[error(
+        "the entry of server `{0}` has changed since it was read: read it again and repeat the change"
+    )]
     Changed(ServerName),
 }
 
-/// A server file in memory, as text with structure.
+/// A server file in memory, as a syntax tree.
 #[derive(Debug)]
 pub struct ServerFile {
     root: CstRootNode,
 }
 
-/// Reads a file (a missing one counts as empty), changes it and writes it back if the text
-/// is another. Blocks on files and on other writers, for ten seconds at most.
+/// Reads a file (a missing one counts as empty), changes it, and writes it back if the text differs. Blocks on files
+/// and on other writers, for at most ten seconds.
 ///
 /// # Errors
-/// What `change` answers, or why the file cannot be read or written. It is then unchanged.
+/// The error of `change`, or why the file cannot be read or written. The file is then unchanged.
 pub fn edit<T>(
     path: &Path,
     change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
@@ -72,10 +74,10 @@ pub fn edit<T>(
     edited(path, None, change)
 }
 
-/// [`edit`], which first copies the file to one beside it with `.bak` behind its name, that its user alone can read.
+/// Like [`edit`], but first copies the file to a file with the suffix `.bak` that only its owner can read.
 ///
 /// # Errors
-/// As [`edit`]; also when the copy cannot be made.
+/// Like [`edit`], and if the copy cannot be made.
 pub fn edit_with_backup<T>(
     path: &Path,
     change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
@@ -101,8 +103,8 @@ fn edited<T>(
         _ => failed(error),
     })?;
     let current = || text_at(&place, path);
-    // Clients that own the file do not know our lock: if one has written meanwhile, the
-    // edit is made again on what it wrote.
+    // Clients that own the file do not know our lock. If one has written to the file since it was read, repeat the edit
+    // on the new text.
     for _ in 0..3 {
         let before = current()?;
         let mut file = ServerFile::parse(path, before.as_deref().unwrap_or_default())?;
@@ -123,7 +125,7 @@ fn edited<T>(
     Err(EditError::Contended(path.to_owned()))
 }
 
-/// The text of the file there, if there is one.
+/// The text of the file at this place. `None` if it is missing.
 pub(super) fn text_at(place: &Place, path: &Path) -> Result<Option<String>, EditError> {
     let text = match place.reader() {
         Ok(file) => read_from(file),
@@ -142,17 +144,16 @@ fn given(text: Result<String, Unreadable>, path: &Path) -> Result<Option<String>
 }
 
 impl ServerFile {
-    /// A missing file is an empty one.
+    /// Opens a file. A missing file counts as empty.
     ///
     /// # Errors
-    /// When it cannot be read or is not JSON with comments.
+    /// If it cannot be read or is not JSON with comments.
     pub fn open(path: &Path) -> Result<Self, EditError> {
         Self::parse(path, &given(read(path), path)?.unwrap_or_default())
     }
 
     /// # Errors
-    /// When the text is not JSON with comments, or not an object. Empty text is an empty
-    /// file.
+    /// If the text is not JSON with comments, or not an object. Empty text counts as an empty object.
     pub fn parse(path: &Path, text: &str) -> Result<Self, EditError> {
         let text = if text.trim().is_empty() { "{}\n" } else { text };
         let source = Source::new(path, text.to_owned(), Syntax::Json);
@@ -162,14 +163,14 @@ impl ServerFile {
             return Err(EditError::Unreadable(problems.into()));
         }
         let root = CstRootNode::parse(&source.text, &PARSE_OPTIONS).map_err(|_| {
-            // The same parser has just accepted it.
+            // Cannot fail: the same parser has just accepted the text.
             let problem = Problem::of_file(path, "the file cannot be edited");
             EditError::Unreadable(problem.into())
         })?;
         Ok(Self { root })
     }
 
-    /// Names of all servers, in the order of the file.
+    /// The names of all servers, in file order.
     #[cfg(test)]
     pub fn names(&self) -> Vec<String> {
         self.containers()
@@ -179,19 +180,18 @@ impl ServerFile {
             .collect()
     }
 
-    /// A server's entry as the file has it, variables not filled in.
+    /// A server's entry as written, with variables not filled in.
     ///
     /// # Errors
-    /// When the file holds the name twice.
+    /// If the file contains the name twice.
     pub fn value(&self, name: &ServerName) -> Result<Option<Value>, EditError> {
         Ok(self.find(name)?.and_then(|prop| prop.to_serde_value()))
     }
 
-    /// Adds a server at the end of the first container; a file without one gets
-    /// `mcpServers`.
+    /// Adds a server at the end of the first container. A file without a container gets `mcpServers`.
     ///
     /// # Errors
-    /// When there is one of that name and `replace` is not set.
+    /// If the name exists and `replace` is not set.
     pub fn add(
         &mut self,
         name: &ServerName,
@@ -215,10 +215,10 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Makes a server's entry this one, member by member: what stays the same stays as it is written, with its comments.
+    /// Replaces a server's entry member by member. Unchanged members keep their text and comments.
     ///
     /// # Errors
-    /// When there is no such server.
+    /// If the server does not exist.
     pub fn update(&mut self, name: &ServerName, entry: &Value) -> Result<(), EditError> {
         let prop = self
             .find(name)?
@@ -231,7 +231,7 @@ impl ServerFile {
     }
 
     /// # Errors
-    /// When there is no such server.
+    /// If the server does not exist.
     pub fn remove(&mut self, name: &ServerName) -> Result<(), EditError> {
         let prop = self
             .find(name)?
@@ -240,10 +240,10 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Uses the key that the entry has, `enabled` or `disabled`; else `disabled`.
+    /// Uses the key that the entry has, `enabled` or `disabled`, otherwise `disabled`.
     ///
     /// # Errors
-    /// When there is no such server.
+    /// If the server does not exist.
     pub fn set_enabled(&mut self, name: &ServerName, enabled: bool) -> Result<(), EditError> {
         let entry = self.entry(name)?;
         let keys = [("enabled", enabled), ("disabled", !enabled)];
@@ -260,11 +260,11 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Keeps the list where the entry has it, `disabledTools` or `excludeTools`; else under
-    /// `toolwharf`. `tool` is the server's own name of it.
+    /// Edits the list that the entry has, `disabledTools` or `excludeTools`, otherwise the list under `toolwharf`.
+    /// `tool` is the native name.
     ///
     /// # Errors
-    /// When there is no such server.
+    /// If the server does not exist.
     pub fn set_tool_enabled(
         &mut self,
         name: &ServerName,
@@ -299,10 +299,10 @@ impl ServerFile {
         Ok(())
     }
 
-    /// All servers of a file, which may be missing, with their names, in the order of the file.
+    /// All servers of a file with their names, in file order. The file may be missing.
     ///
     /// # Errors
-    /// As [`ServerFile::open`].
+    /// Like [`ServerFile::open`].
     pub fn entries_of(path: &Path) -> Result<Vec<(String, Value)>, EditError> {
         let text = given(read(path), path)?.unwrap_or_default();
         let source = Source::new(path, text, Syntax::Json);
@@ -311,7 +311,7 @@ impl ServerFile {
         Ok(servers)
     }
 
-    /// All servers with their names, in the order of the file.
+    /// All servers with their names, in file order.
     pub(super) fn entries(&self) -> Vec<(String, Value)> {
         self.containers()
             .iter()
@@ -320,7 +320,7 @@ impl ServerFile {
             .collect()
     }
 
-    /// Adds servers that are not there, behind the others.
+    /// Adds new servers after the existing ones.
     pub(super) fn add_all(&mut self, entries: &[(ServerName, Value)]) -> Result<(), EditError> {
         let Some(((name, entry), rest)) = entries.split_first() else {
             return Ok(());
@@ -340,7 +340,7 @@ impl ServerFile {
         self.take_in(edited)
     }
 
-    /// Removes all servers of these names that are there.
+    /// Removes all servers with these names.
     ///
     /// # Errors
     /// If the text cannot be edited.
@@ -363,7 +363,7 @@ impl ServerFile {
         Ok(())
     }
 
-    /// The keys that lead to each of [`ServerFile::containers`].
+    /// The key path of each of [`ServerFile::containers`].
     fn container_paths(&self) -> Vec<&'static [&'static str]> {
         let root = self.root.object_value();
         let found = |path: &&[&str]| {
@@ -461,7 +461,7 @@ fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {
     let (gone, kept): (Vec<_>, Vec<_>) = elements.into_iter().partition(is_gone);
     let values: Option<Vec<Value>> = kept.iter().map(CstNode::to_serde_value).collect();
     match values {
-        // On one line the gap would stay where the element was.
+        // On a single line, removing the element would leave a gap.
         Some(values) if !gone.is_empty() && !list.to_string().contains(['\n', '/']) => {
             list.replace_with(input(&Value::Array(values)));
         }

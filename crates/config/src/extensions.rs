@@ -1,9 +1,9 @@
-//! Settings of extensions: TOML as the JSON that servers are told.
+//! Settings of extensions, converted from TOML to the JSON that servers receive.
 
 use serde_json::{Map, Value};
 use toml::de::DeValue;
 
-/// A value as JSON text; `None` for what JSON has no word for.
+/// A value as JSON text. `None` if JSON cannot represent it.
 pub(super) fn to_json(value: &DeValue<'_>) -> Option<String> {
     json(value).map(|json| json.to_string())
 }

@@ -1,8 +1,7 @@
-//! Files of other clients, read with the meaning that they have there.
+//! Reads files of other clients with the meaning that they have there.
 //!
-//! What comes out are entries as `mcp.json` has them, each with notes on what was not taken over. Nothing is dropped
-//! without a note. What this file knows of clients is in their documentation; unknown shapes are read as in
-//! [`super::shape`].
+//! Returns entries in the format of `mcp.json`, with notes on what was not imported. Nothing is dropped without
+//! a note. The facts about clients are from their documentation. Unknown shapes are read as in [`super::shape`].
 
 mod codex;
 mod opencode;
@@ -20,10 +19,10 @@ use super::{
     source::{ENTRY_KEYS, Source, Syntax},
 };
 
-const GEMINI: &str = ".gemini/settings.json";
+const GEMINI_SETTINGS: &str = ".gemini/settings.json";
 
 /// Keys that only describe an entry.
-const DESCRIPTIONS: &[&str] = &[
+const DESCRIPTION_KEYS: &[&str] = &[
     "name",
     "description",
     "displayName",
@@ -35,8 +34,8 @@ const DESCRIPTIONS: &[&str] = &[
     "source",
     "settings",
 ];
-/// Keys that spare a person a question before a call.
-const APPROVALS: &[&str] = &[
+/// Keys that skip a confirmation before a call.
+const APPROVAL_KEYS: &[&str] = &[
     "trust",
     "alwaysAllow",
     "autoApprove",
@@ -44,23 +43,24 @@ const APPROVALS: &[&str] = &[
     "alwaysLoad",
 ];
 
-/// A server of another client's file.
+/// A server in another client's file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Foreign {
     pub name: String,
-    /// As `mcp.json` has it.
+    /// In the format of `mcp.json`.
     pub entry: Value,
-    /// What has another meaning here, or none.
+    /// Parts of the entry that mean something else here, or nothing.
     pub notes: Vec<String>,
     /// Why it can only be imported switched off.
     pub missing: Vec<String>,
-    /// Why it is not for here.
+    /// Why it is not imported.
     pub skip: Option<String>,
 }
 
-/// Where a file is, as far as it matters for what is in it.
+/// The aspects of a file's location that affect the meaning of its content.
 struct Place {
-    /// The folder that relative paths and `${workspaceFolder}` mean; `None`: the file is a user's, or not known.
+    /// The folder for relative paths and `${workspaceFolder}`. `None`: the file is a user's file, or the folder is
+    /// unknown.
     workspace: Option<PathBuf>,
     is_gemini: bool,
 }
@@ -70,16 +70,16 @@ impl Place {
         let of_user = is_of_user(from, Machine { os: Os::HERE, env });
         Self {
             workspace: (from.is_absolute() && !of_user).then(|| workspace_of(from)),
-            is_gemini: from.ends_with(GEMINI),
+            is_gemini: from.ends_with(GEMINI_SETTINGS),
         }
     }
 }
 
-/// Reads the file `from`, whose content is `text`. `env` looks up environment variables, which say where clients keep the files of
-/// a user.
+/// Reads the file `from` with the content `text`. `env` looks up environment variables, which determine where clients
+/// keep the files of a user.
 ///
 /// # Errors
-/// When it is neither JSON with comments nor, by its name or its content, TOML or YAML.
+/// If it is neither JSON with comments nor, judging by its name or content, TOML or YAML.
 pub fn foreign(
     from: &Path,
     text: &str,
@@ -119,7 +119,7 @@ pub fn foreign(
     Ok(found)
 }
 
-/// Gives an entry the meaning here that it has where it is from.
+/// Converts an entry so that it means the same here.
 fn settle(foreign: &mut Foreign, place: &Place) {
     let Foreign {
         entry,
@@ -136,7 +136,8 @@ fn settle(foreign: &mut Foreign, place: &Place) {
     };
     if is_extension(entry) {
         *skip = Some(
-            "an editor extension brings it; add it with the command that the extension runs".into(),
+            "it comes from an editor extension: add it with the command that the extension runs"
+                .into(),
         );
         return;
     }
@@ -156,7 +157,7 @@ fn settle(foreign: &mut Foreign, place: &Place) {
     leftovers(entry, notes);
 }
 
-/// Zed lists servers that extensions bring, with their settings only.
+/// Zed also lists servers of extensions, with nothing but their settings.
 fn is_extension(entry: &Map<String, Value>) -> bool {
     let runs = ["command", "url", "serverUrl", "httpUrl"];
     let says_so = entry
@@ -165,11 +166,11 @@ fn is_extension(entry: &Map<String, Value>) -> bool {
     (says_so || entry.contains_key("settings")) && !runs.iter().any(|key| entry.contains_key(*key))
 }
 
-/// Names each key that is not read.
+/// Adds a note for each key that is not imported.
 fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
     for (key, value) in entry {
         let key = key.as_str();
-        if ENTRY_KEYS.contains(&key) || DESCRIPTIONS.contains(&key) || key == "envFile" {
+        if ENTRY_KEYS.contains(&key) || DESCRIPTION_KEYS.contains(&key) || key == "envFile" {
             continue;
         }
         let is_empty = value.is_null()
@@ -181,21 +182,21 @@ fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
         }
         let why = if matches!(key, "includeTools" | "enabledTools") {
             "all tools are offered; switch others off with `toolwharf disable NAME/TOOL`"
-        } else if APPROVALS.contains(&key) {
+        } else if APPROVAL_KEYS.contains(&key) {
             "clients ask before calls, Toolwharf does not"
         } else if matches!(key, "oauth" | "auth" | "authProviderType") {
-            "signing in is not taken over"
+            "sign-ins are not imported"
         } else {
-            "it has no meaning here"
+            "Toolwharf does not use it"
         };
         notes.push(format!(
-            "`{}` is not taken over: {why}",
+            "`{}` is not imported: {why}",
             shape::printable(key)
         ));
     }
 }
 
-/// `${workspaceFolder}` where it means a folder that is known.
+/// Replaces `${workspaceFolder}` if its folder is known.
 fn workspace(entry: &mut Map<String, Value>, place: &Place, missing: &mut Vec<String>) {
     const FORMS: [&str; 2] = ["${workspaceFolder}", "${workspaceFolderBasename}"];
     let mut found = false;
@@ -224,7 +225,7 @@ fn workspace(entry: &mut Map<String, Value>, place: &Place, missing: &mut Vec<St
     }
 }
 
-/// A relative `cwd`, and a command that is relative to the folder that the client starts it in.
+/// Resolves a relative `cwd`, or a command that is relative to the folder in which the client starts it.
 fn working_directory(
     entry: &mut Map<String, Value>,
     place: &Place,
@@ -262,7 +263,7 @@ fn working_directory(
     }
 }
 
-/// A path without `.` and `..`, as far as that needs no look at the disk.
+/// Removes `.` and `..` from a path without looking at the disk.
 fn clean(path: &Path) -> String {
     use std::path::Component;
     let mut out = PathBuf::new();
@@ -278,7 +279,7 @@ fn clean(path: &Path) -> String {
     out.display().to_string()
 }
 
-/// `$VAR` as Gemini CLI reads it, written as it is read here.
+/// Converts Gemini CLI's `$VAR` to `${VAR}`.
 fn with_braces(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     let mut rest = text;
@@ -301,7 +302,7 @@ fn with_braces(text: &str) -> String {
     out
 }
 
-/// Elsewhere `$VAR` is plain text, but may have been meant as a variable.
+/// In other clients `$VAR` is plain text, but may be meant as a variable.
 fn note_plain_variables(entry: &Map<String, Value>, notes: &mut Vec<String>) {
     for key in ["env", "headers"] {
         let texts = entry.get(key).and_then(Value::as_object);
@@ -317,7 +318,7 @@ fn note_plain_variables(entry: &Map<String, Value>, notes: &mut Vec<String>) {
     }
 }
 
-/// Calls `change` with each text of an entry that variables are filled into.
+/// Calls `change` with each text of an entry that may contain variables.
 fn each_text(entry: &mut Map<String, Value>, change: &mut impl FnMut(&mut String)) {
     for key in [
         "command",
@@ -344,7 +345,7 @@ fn texts_of(value: &mut Value, change: &mut impl FnMut(&mut String)) {
     }
 }
 
-/// Gemini CLI's choice among all of its servers: `mcp.allowed` and `mcp.excluded`, and their older names.
+/// Gemini CLI's selection of servers: `mcp.allowed` and `mcp.excluded`, and their older names.
 fn gemini_choice(root: &Value, found: &mut [Foreign]) {
     let words = |value: &Value| -> Vec<String> {
         let items = value.as_array().into_iter().flatten();
@@ -368,7 +369,7 @@ fn gemini_choice(root: &Value, found: &mut [Foreign]) {
     }
 }
 
-/// Servers that Claude Code keeps for one project each. They run in the folder of the project.
+/// Servers that Claude Code keeps for individual projects. They run in the folder of the project.
 fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
     let projects = root["projects"].as_object();
     for (path, project) in projects.into_iter().flatten() {
@@ -400,8 +401,7 @@ fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
                 switch_off(&mut one.entry);
             }
             let folder = Path::new(path).file_name().unwrap_or_default();
-            one.notes
-                .push(format!("it is the server of one project: {path}"));
+            one.notes.push(format!("it belongs to one project: {path}"));
             if found
                 .iter()
                 .any(|other| other.name == one.name && other.entry != one.entry)
@@ -419,7 +419,7 @@ fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
     }
 }
 
-/// Has the entry say that it is switched off.
+/// Marks an entry as switched off.
 pub fn switch_off(entry: &mut Value) {
     if let Some(entry) = entry.as_object_mut() {
         entry.remove("enabled");

@@ -1,27 +1,27 @@
 //! `${…}` in commands, arguments, environments, URLs and headers.
 //!
-//! Known forms: `${VAR}`, `${VAR:-default}` (also used when the variable is empty, as in a
-//! shell), `${env:VAR}`, and of VS Code `${workspaceFolder}`, `${workspaceFolderBasename}`,
-//! `${userHome}`, `${pathSeparator}` and `${/}`. `$${` stands for a plain `${`. What a
-//! variable holds is not looked into again. `${login:NAME}` is a whole variable of an environment, and an error anywhere else. In commands and arguments an unknown form stays
-//! as it is, because it may be for a shell; elsewhere it is an error.
+//! Known forms: `${VAR}`, `${VAR:-default}` (the default also replaces an empty value, as in a shell), `${env:VAR}`,
+//! and VS Code's `${workspaceFolder}`, `${workspaceFolderBasename}`, `${userHome}`, `${pathSeparator}` and `${/}`.
+//! `$${` is a literal `${`. The value of a variable is not expanded again. `${login:NAME}` is only valid as the whole
+//! value of an environment variable. In commands and arguments an unknown form is left unchanged, because it may be
+//! meant for a shell; elsewhere it is an error.
 
 use std::path::{Path, PathBuf};
 
-/// Where values of `${…}` come from.
+/// The sources for the values of `${…}`.
 pub struct Variables<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     pub workspace: PathBuf,
 }
 
-/// What to do with a form that is not known.
+/// How to handle an unknown form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     Keep,
     Refuse,
 }
 
-/// Why a text could not be filled in. Names variables, never values.
+/// Why a text could not be filled in. Contains names of variables, never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the variable `{0}` is not set")]
@@ -56,7 +56,7 @@ impl Error {
 
 impl Variables<'_> {
     /// # Errors
-    /// All that is wrong with the text, not only the first.
+    /// All problems of the text, not only the first.
     pub fn fill(&self, text: &str, unknown: Unknown) -> Result<String, Vec<Error>> {
         let mut out = String::with_capacity(text.len());
         let mut errors = Vec::new();
@@ -100,7 +100,7 @@ impl Variables<'_> {
         }
     }
 
-    /// `~` and `~/…` of a path that no shell will see.
+    /// Expands `~` and `~/…` in a path that no shell will see.
     pub fn expand_home(&self, path: &str) -> String {
         match path.strip_prefix('~') {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => match self.home() {
@@ -155,8 +155,7 @@ impl Variables<'_> {
     }
 }
 
-/// The folder that `${workspaceFolder}` means for a file: its own, or the one above if its
-/// own is a client's.
+/// The folder for `${workspaceFolder}` in a file: the parent folder, or the one above it if that is a client's folder.
 pub(crate) fn workspace_of(file: &Path) -> PathBuf {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let folder = absolute.parent().unwrap_or(Path::new("/"));
@@ -171,13 +170,13 @@ pub(crate) fn workspace_of(file: &Path) -> PathBuf {
     }
 }
 
-/// The name in `${login:NAME}`, if the text is that and nothing else.
+/// The name in `${login:NAME}`, if this is the whole text.
 pub fn login_name(text: &str) -> Option<&str> {
     let name = text.strip_prefix("${login:")?.strip_suffix('}')?;
     is_login(name).then_some(name)
 }
 
-/// Whether a table `[logins.NAME]` can have this name.
+/// Returns whether a table `[logins.NAME]` can have this name.
 pub(crate) fn is_login(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     (1..=64).contains(&name.len()) && name.bytes().all(plain)

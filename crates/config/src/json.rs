@@ -1,4 +1,4 @@
-//! JSON with comments, edited as text with structure.
+//! Text edits of JSON with comments.
 
 use std::{collections::HashSet, ops::Range};
 
@@ -17,13 +17,14 @@ use crate::{
     source::Source,
 };
 
-/// Members of an object, and edits at a time, above which the text is edited at the places alone. The structured edit updates all
-/// members behind the place for each piece that it inserts, and inserts a line end for each member of an object on one line.
+/// Above this number of members in an object, or of edits at a time, the text is edited directly at the places. The
+/// structured edit updates all later members for each piece that it inserts, and inserts a line break for each member
+/// of an object on a single line.
 pub(crate) const MAX_STRUCTURED: usize = 100;
 
-/// An empty text is an empty object.
+/// Parses a file. Empty text counts as an empty object.
 pub(crate) fn parse(source: &Source) -> Result<Value, Box<Problem>> {
-    // Without the tree that edits need, which takes ten times as long to make.
+    // Without the syntax tree for edits, which takes ten times as long to build.
     if let Ok(value @ Value::Object(_)) = parse_to_serde_value(&source.text, &PARSE_OPTIONS) {
         return Ok(value);
     }
@@ -68,12 +69,12 @@ pub(crate) fn remove(text: &str, container: &[&str], name: &str) -> Option<Strin
     Some(root.to_string())
 }
 
-/// Removes all members of these names that the container has, in one go.
+/// Removes all members with these names from the container in one edit.
 pub(crate) fn remove_all(text: &str, container: &[&str], names: &HashSet<&str>) -> Option<String> {
     remove_from(text, container, 0, |name| names.contains(name))
 }
 
-/// Adds these members behind the others of a container that has some, in one go.
+/// Adds members after the others of a container that is not empty, in one edit.
 pub(crate) fn append_all(
     text: &str,
     container: &[&str],
@@ -94,7 +95,7 @@ fn put_in_large(text: &str, container: &[&str], name: &str, entry: &Value) -> Op
         text
     };
     in_large(text, container, MAX_STRUCTURED, |object, missing| {
-        // Containers that are not there yet come with the entry.
+        // Missing containers are added together with the entry.
         let (key, value) = match missing {
             [] => (name, entry.clone()),
             [first, inner @ ..] => {
@@ -115,7 +116,7 @@ fn put_in_large(text: &str, container: &[&str], name: &str, entry: &Value) -> Op
     })
 }
 
-/// The text with these members behind the last one of the object.
+/// The text with these members added after the last one of the object.
 fn appended<'e>(
     text: &str,
     object: &Object<'_>,
@@ -136,7 +137,8 @@ fn appended<'e>(
     Some([&text[..at], &new, &text[at..]].concat())
 }
 
-/// Removes members from an object that has more than `min` of them; `None` if it has not, or none is to be removed.
+/// Removes members from an object that has more than `min` of them. `None` if it has fewer, or if there is nothing to
+/// remove.
 fn remove_from(
     text: &str,
     container: &[&str],
@@ -150,7 +152,7 @@ fn remove_from(
             return None;
         }
         let mut cut: Vec<Range<usize>> = Vec::new();
-        // The comma behind the last member that stays, until it is known that another one follows.
+        // The comma after the last member that stays, until another one is found to follow.
         let mut dangling = None;
         for (prop, is_gone) in props.iter().zip(gone) {
             let own = comma_after(text, prop.end());
@@ -160,7 +162,7 @@ fn remove_from(
             }
             let (mut start, mut end) = (prop.start(), prop.end());
             let comma = match own {
-                // What is between them otherwise is a comment.
+                // Otherwise there is a comment between them.
                 Some(comma) if text[end..comma].trim().is_empty() => {
                     end = comma + 1;
                     None
@@ -193,8 +195,8 @@ fn remove_from(
     })
 }
 
-/// Calls `edit` with the innermost object of the container that is there, and the keys that are missing in it, if the object has more
-/// than `min` members.
+/// Calls `edit` with the innermost existing object of the container path and the keys that are missing in it, if the
+/// object has more than `min` members.
 fn in_large(
     text: &str,
     container: &[&str],
@@ -216,7 +218,7 @@ fn in_large(
     is_large.then(|| edit(object, missing)).flatten()
 }
 
-/// The blanks before a member, if it begins a line.
+/// The white space before a member, if it begins a line.
 fn indent_of(text: &str, at: usize) -> Option<&str> {
     let line = text[..at].rfind('\n')? + 1;
     Some(&text[line..at]).filter(|blank| blank.trim().is_empty())
@@ -229,7 +231,7 @@ fn end_of(text: &str) -> &'static str {
     }
 }
 
-/// A value as it is written behind a key: over several lines if the key begins a line.
+/// The text of a value after a key: on several lines if the key begins a line.
 fn pretty(value: &Value, indent: Option<&str>) -> String {
     let Some(indent) = indent else {
         return value.to_string();
@@ -238,7 +240,7 @@ fn pretty(value: &Value, indent: Option<&str>) -> String {
     text.replace('\n', &format!("\n{indent}"))
 }
 
-/// The comma behind a member, if there is one.
+/// The position of the comma after a member, if there is one.
 fn comma_after(text: &str, mut at: usize) -> Option<usize> {
     loop {
         let rest = &text[at..];

@@ -1,8 +1,8 @@
-//! Configuration: reading the files that users already have, and editing them in place.
+//! Configuration: reads the files that users already have, and edits them in place.
 //!
-//! Invariants: everything that is wrong is reported at once with file, line and remedy; no
-//! value of a variable, of `env` or of `headers` is in any message; an edit keeps comments,
-//! order and unknown keys. Deliberately absent: watching for changes, and what a change does.
+//! Invariants: all problems are reported at once, with file, line and remedy; messages contain no values of variables,
+//! `env` or `headers`; an edit keeps comments, order and unknown keys. Deliberately absent: watching for changes and
+//! reacting to them.
 
 mod clients;
 mod edit;
@@ -24,6 +24,7 @@ mod shape;
 mod source;
 #[cfg(test)]
 mod tests;
+mod units;
 
 pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
 pub use edit::{EditError, ServerFile, edit, edit_with_backup};
@@ -36,12 +37,12 @@ pub use merge::{Accepted, ImportReport, Rejected};
 pub use own::{read_own, remove_own, write_own};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{
-    ONLY_COMMANDS as SHOWN_ONLY_TO_COMMANDS, heartbeat, is_port, limits, network, not_allowed,
-    path, ports, shown, start, volumes, why_not_allowed,
+    SHOWN_ONLY_TO_COMMANDS, heartbeat, is_port, limits, network, not_allowed, path, ports, shown,
+    start, volumes, why_not_allowed,
 };
 pub use servers::{
-    CONFINING as SANDBOX_KEYS, OURS as TOOLWHARF_KEYS, Unfit, check as check_entry, check_project,
-    login_variables, misplaced,
+    SANDBOX_KEYS, TOOLWHARF_KEYS, Unfit, check as check_entry, check_project, login_variables,
+    misplaced,
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

@@ -1,7 +1,7 @@
-//! Loading: all files, all problems, or a configuration.
+//! Loads a configuration, or reports the problems of all files.
 //!
-//! Invariant: the outcome depends only on the files and the variables, so that hot reload
-//! and start are one path, and a configuration is taken whole or not at all.
+//! Invariant: the result depends only on the files and the variables, so that hot reload and start use the same code. A
+//! configuration is used as a whole or not at all.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -17,20 +17,20 @@ use super::settings;
 use super::shape::MAX_PROBLEMS;
 use super::source::{Source, Syntax};
 
-/// Largest configuration file, in bytes.
-const MAX_FILE: u64 = 8 * 1024 * 1024;
+/// Maximum size of a configuration file, in bytes.
+const MAX_FILE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// In the order of the files; names are unique.
+    /// In the order of the files. Names are unique.
     pub servers: Vec<ServerSpec>,
     pub settings: Settings,
-    /// The files that were there.
+    /// The files that existed.
     pub sources: Vec<PathBuf>,
-    /// The file that each server is from.
+    /// The file of each server.
     pub origins: HashMap<ServerName, PathBuf>,
-    /// Doubts that stop nothing.
+    /// Warnings, which do not prevent the use of the configuration.
     pub warnings: Vec<Problem>,
 }
 
@@ -38,7 +38,7 @@ impl Config {
     /// Reads all sources. `env` looks up environment variables.
     ///
     /// # Errors
-    /// Everything that is wrong in any of the files.
+    /// All problems in all files.
     pub fn load(
         sources: &Sources,
         env: &dyn Fn(&str) -> Option<String>,
@@ -52,7 +52,7 @@ impl Config {
             warnings: Vec::new(),
         };
         let mut settings_file = None;
-        // They say what holds for servers that say nothing else.
+        // First, because they contain the defaults for servers.
         if let Some(path) = &sources.settings
             && let Some(source) = open(path, Syntax::Toml, sources.optional, &mut problems)
         {
@@ -81,7 +81,7 @@ impl Config {
         }
         config.sources.extend(settings_file);
         if !problems.is_empty() {
-            // Whatever the order of finding them: files as named, lines from the top.
+            // Sorted by file as named, then by line.
             let order: Vec<&Path> = sources.files().collect();
             let file = |p: &Problem| order.iter().position(|path| *path == p.file);
             problems.sort_by_key(|problem| (file(problem), problem.at));
@@ -102,7 +102,7 @@ impl Config {
         Ok(config)
     }
 
-    /// A project may name a server that is yet to come, but it is worth a word.
+    /// Warns about unknown servers in projects. They may be added later.
     fn unknown_servers(&mut self, sources: &Sources) {
         let Some(file) = &sources.settings else {
             return;
@@ -122,8 +122,8 @@ impl Config {
     }
 }
 
-/// All settings, and what the file with settings makes of them. A file that cannot be read makes nothing of any: why, says
-/// [`Config::load`].
+/// All settings, with the values from the settings file. If it cannot be read, no values are returned, and
+/// [`Config::load`] reports the reason.
 #[must_use]
 pub fn all_settings(sources: &Sources) -> Vec<settings::Setting> {
     let file = sources.settings.as_ref();
@@ -131,7 +131,7 @@ pub fn all_settings(sources: &Sources) -> Vec<settings::Setting> {
     settings::told(source.as_ref())
 }
 
-/// Names that another container of the same file, or another file, has already.
+/// Reports names that another container of the same file, or another file, already has.
 fn duplicates(
     source: &Source,
     parsed: &[Parsed],
@@ -146,7 +146,7 @@ fn duplicates(
                 .or_insert((source, server.offset));
         }
     }
-    // Two of one name in one object were reported where the object was read.
+    // Duplicates within one object were already reported.
     let reported: HashSet<_> = problems
         .iter()
         .filter(|problem| problem.file == source.path)
@@ -189,7 +189,7 @@ fn open(
     }
 }
 
-/// Why a file's text could not be had.
+/// Why the text of a file could not be read.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
     Missing,
@@ -217,7 +217,7 @@ impl Unreadable {
     }
 }
 
-/// The text of a regular file of bounded size.
+/// The text of a regular file of limited size.
 pub(crate) fn read(path: &Path) -> Result<String, Unreadable> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
@@ -229,13 +229,13 @@ pub(crate) fn read(path: &Path) -> Result<String, Unreadable> {
     read_from(file)
 }
 
-/// The text of an opened file of bounded size.
+/// The text of an open file of limited size.
 pub(crate) fn read_from(file: std::fs::File) -> Result<String, Unreadable> {
     let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1)
+    file.take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(Unreadable::Io)?;
-    if bytes.len() as u64 > MAX_FILE {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(Unreadable::TooLarge);
     }
     String::from_utf8(bytes).map_err(|error| {

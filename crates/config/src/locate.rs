@@ -1,37 +1,36 @@
-//! Where configuration and state are.
+//! Locations of configuration and state.
 //!
-//! Files named on the command line replace all others; then those of `$TOOLWHARF_CONFIG`
-//! (several are divided by `:`); then `mcp.json` and `toolwharf.toml` in
-//! `$XDG_CONFIG_HOME/toolwharf` (`~/.config/toolwharf`). A file ending in `.toml` holds
-//! settings, any other holds servers. The working directory is not looked into: what it
-//! holds would start commands merely because somebody stands in a checked-out folder.
+//! Files named on the command line replace all others. Next come those in `$TOOLWHARF_CONFIG` (separated by `:`), then
+//! `mcp.json` and `toolwharf.toml` in `$XDG_CONFIG_HOME/toolwharf` (`~/.config/toolwharf`). A file whose name ends in
+//! `.toml` holds settings, any other holds servers. The working directory is not searched, because its files could
+//! start commands just because the user is in a cloned repository.
 
 use std::path::{Path, PathBuf};
 
-/// The files that make up a configuration.
+/// The files of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Server files, in order. Each has to exist, unless it is `optional`.
+    /// Server files, in order. Each must exist, unless they are `optional`.
     pub servers: Vec<PathBuf>,
     pub settings: Option<PathBuf>,
-    /// Whether missing files count as empty: the default places may well hold nothing yet.
+    /// Missing files count as empty. True for the default locations.
     pub optional: bool,
 }
 
-/// Why there is no place for configuration or state.
+/// Why there is no location for configuration or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("neither HOME nor XDG_CONFIG_HOME is set; name a file with --config")]
     NoConfigDir,
     #[error("neither HOME nor XDG_DATA_HOME is set; write `data_dir` into toolwharf.toml")]
     NoDataDir,
-    #[error("several .toml files are named; settings come from one")]
+    #[error("more than one .toml file is named; only one can hold the settings")]
     TwoSettings,
 }
 
 impl Sources {
     /// # Errors
-    /// When nothing is named and there is no home, or two settings files are named.
+    /// If no file is named and there is no home directory, or if two settings files are named.
     pub fn locate(named: &[PathBuf], env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         if !named.is_empty() {
             return Self::named(named.to_vec());
@@ -70,11 +69,10 @@ impl Sources {
     }
 }
 
-/// Where state is kept: the setting, else `$XDG_DATA_HOME/toolwharf`, else
-/// `~/.local/share/toolwharf`.
+/// The state directory: the setting, otherwise `$XDG_DATA_HOME/toolwharf`, otherwise `~/.local/share/toolwharf`.
 ///
 /// # Errors
-/// When there is no setting and no home.
+/// If there is neither a setting nor a home directory.
 pub fn data_dir(
     settings: &model::Settings,
     env: &dyn Fn(&str) -> Option<String>,
@@ -85,12 +83,12 @@ pub fn data_dir(
     }
 }
 
-/// The configuration directory where no file is named: `$XDG_CONFIG_HOME/toolwharf`, else `~/.config/toolwharf`.
+/// The configuration directory if no file is named: `$XDG_CONFIG_HOME/toolwharf`, otherwise `~/.config/toolwharf`.
 pub fn config_dir(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     base(env, "XDG_CONFIG_HOME", ".config")
 }
 
-/// The XDG base directory specification has relative values ignored.
+/// Ignores relative values, as the XDG base directory specification requires.
 fn base(env: &dyn Fn(&str) -> Option<String>, xdg: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name| {
         env(name)

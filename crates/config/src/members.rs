@@ -1,18 +1,18 @@
-//! Members of a JSON object, by their kind; whatever is wrong is noted with its place.
+//! Typed access to the members of a JSON object. Problems are recorded with their place.
 
 use std::time::Duration;
 
 use api::Wrong;
 use serde_json::{Map, Value};
 
-/// Of each list: ports, volumes, mounts, hosts, variables, arguments.
+/// Maximum number of items in a list: ports, volumes, mounts, hosts, variables, arguments.
 pub const MAX_ITEMS: usize = 256;
 
-/// Longest text, in bytes.
+/// Maximum length of a text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 32 << 10;
-const TIMES: std::ops::RangeInclusive<u64> = 1..=86_400_000;
+const TIME_RANGE_MS: std::ops::RangeInclusive<u64> = 1..=86_400_000;
 
-/// Reads members of an object, and notes what is wrong.
+/// Reads the members of an object and records problems.
 pub struct Reader<'a> {
     pub at: String,
     pub members: &'a Map<String, Value>,
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn time(&mut self, key: &str) -> Option<Duration> {
-        self.number(key, TIMES).map(Duration::from_millis)
+        self.number(key, TIME_RANGE_MS).map(Duration::from_millis)
     }
 
     pub fn word<T: std::str::FromStr<Err = model::UnknownWord>>(&mut self, key: &str) -> Option<T> {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list, each item read by `item`, which says what it must be.
+    /// A list whose items are read by `item`. `must` describes a valid item.
     pub fn list<T>(
         &mut self,
         key: &str,
@@ -136,7 +136,7 @@ pub fn texts(value: &Value) -> Option<String> {
     (text.len() <= MAX_TEXT_BYTES && !text.contains('\0')).then(|| text.to_owned())
 }
 
-/// A key as it is in snake case.
+/// Converts a key to snake case.
 pub fn snake(key: &str) -> String {
     let mut snake = String::with_capacity(key.len());
     for c in key.chars() {

@@ -1,4 +1,4 @@
-//! Servers of another file, added to one of ours.
+//! Adds the servers of another file to a server file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,21 +9,21 @@ use super::edit::{EditError, ServerFile};
 use super::import::{Foreign, switch_off};
 use super::shape;
 
-/// What an import did.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportReport {
     pub added: Vec<ServerName>,
-    /// There already, with the same text.
+    /// Servers that exist with the same entry.
     pub unchanged: Vec<ServerName>,
-    /// There already, but different: left as they are.
+    /// Servers that exist with a different entry. They are not changed.
     pub clashes: Vec<ServerName>,
-    /// Servers that cannot be had here, and why.
+    /// Servers that cannot be used here, with the reason.
     pub refused: Vec<(String, String)>,
-    /// Servers that have no place here, and why.
+    /// Servers that do not belong here, with the reason.
     pub skipped: Vec<(String, String)>,
-    /// Those of the added servers that are switched off, and what they lack.
+    /// The added servers that are switched off, with what they lack.
     pub off: Vec<(String, String)>,
-    /// What of the added servers is not here as it was there.
+    /// Differences between the added entries and the original ones.
     pub notes: Vec<(String, String)>,
 }
 
@@ -31,24 +31,25 @@ pub struct ImportReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
     AsItIs,
-    /// It lacks something.
+    /// Switched off, because it lacks something.
     SwitchedOff(Vec<String>),
 }
 
 /// Why a server is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// Something is wrong with it.
+    /// Its entry is invalid.
     Refused(String),
-    /// It is right as it is, and not for here.
+    /// Its entry is valid, but does not belong here.
     Skipped(String),
 }
 
 impl ServerFile {
-    /// Adds the servers of another file that this one has not, if `accept` takes them.
+    /// Adds the servers of another file that this one does not have, if `accept` accepts them. Clashes are reported and
+    /// are not errors.
     ///
     /// # Errors
-    /// When this file holds a name twice. Clashes are no error, but reported.
+    /// If this file contains a name twice.
     pub fn import(
         &mut self,
         others: &[Foreign],
@@ -89,7 +90,7 @@ impl ServerFile {
                 }
                 continue;
             }
-            // An entry that is switched off may lack something.
+            // An entry that is switched off may be incomplete.
             let mut missing = other.missing.clone();
             match accept(
                 &name,

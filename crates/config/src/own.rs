@@ -1,6 +1,6 @@
-//! Toolwharf's own files in its data directory, read and written for its user alone.
+//! Toolwharf's own files in its data directory, accessible to its user alone.
 //!
-//! Invariant: as root, nothing is read or written through a link or a folder of another user.
+//! Invariant: as root, nothing is read or written through a link or folder of another user.
 
 use std::io;
 use std::path::Path;
@@ -9,12 +9,13 @@ use rustix::fs::Mode;
 
 use crate::place::{Place, Trust};
 
-const HELP: &str = "run this as that user, or choose another folder with `--data-dir`";
+const OWNER_HELP: &str = "run this as that user, or choose another folder with `--data-dir`";
 
-/// The text of a file; `None` if it is not there.
+/// Reads a file. `None` if it is missing.
 ///
 /// # Errors
-/// `PermissionDenied` with the part of the path that is another user's and its owner; else why it cannot be read.
+/// `PermissionDenied` with the component of the path that belongs to another user, and its owner; otherwise why it
+/// cannot be read.
 pub fn read_own(path: &Path) -> io::Result<Option<String>> {
     match placed(path, None)?.reader() {
         Ok(file) => io::read_to_string(file).map(Some),
@@ -23,18 +24,18 @@ pub fn read_own(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes a file in one step. It and the folders that are made for it are for this user alone.
+/// Writes a file atomically. The file and new folders are accessible to this user alone.
 ///
 /// # Errors
-/// As [`read_own`].
+/// Like [`read_own`].
 pub fn write_own(path: &Path, text: &str) -> io::Result<()> {
     placed(path, Some(Mode::RWXU))?.replace(text)
 }
 
-/// Removes a file; one that is not there is no error.
+/// Removes a file. A missing file is not an error.
 ///
 /// # Errors
-/// As [`read_own`].
+/// Like [`read_own`].
 pub fn remove_own(path: &Path) -> io::Result<()> {
     match placed(path, None)?.remove() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -43,5 +44,5 @@ pub fn remove_own(path: &Path) -> io::Result<()> {
 }
 
 fn placed(path: &Path, make: Option<Mode>) -> io::Result<Place> {
-    Place::open(path, Trust::Own, make).map_err(|error| error.into_io(HELP))
+    Place::open(path, Trust::Own, make).map_err(|error| error.into_io(OWNER_HELP))
 }

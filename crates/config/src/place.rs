@@ -1,11 +1,14 @@
-//! Where a file is, as an opened folder and a name in it: checked, locked and replaced in that folder, wherever its path leads
-//! meanwhile.
+//! A file as an opened folder and a name. The file is checked, locked and replaced in that folder, even if its path
+//! leads elsewhere in the meantime.
 //!
-//! Invariants: the path is walked one part at a time, and no part is looked at twice, so that another user cannot turn it
-//! elsewhere between a check and a write. The last part is never a link. A reader sees the old file or the new one, never a half;
-//! after a crash too (the data is on disk before the rename). A symbolic link stays one: its target is replaced. A new file is
-//! readable by its owner alone, an existing one keeps its mode and, as far as we may, its owner. The lock file is gone when nobody
-//! edits.
+//! Invariants:
+//! - The path is walked one component at a time and each one is looked up only once, so that another user cannot
+//!   redirect it between a check and a write. The last component is never a link.
+//! - A reader sees the old file or the new one, never a partial one, even after a crash (the data is on disk before the
+//!   rename).
+//! - A symbolic link stays one: its target is replaced.
+//! - A new file is readable by its owner alone. An existing one keeps its mode and, as far as permitted, its owner.
+//! - The lock file is removed after each edit.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
@@ -19,22 +22,22 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// Links of a path that are followed, as many as the kernel follows.
+/// Maximum number of links followed in a path, the same as the kernel's.
 const MAX_LINKS: u32 = 40;
-/// 200 × 50 ms: how long another editor is waited for.
+/// 200 × 50 ms: the maximum wait for another editor.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What another user may have to do with a path.
+/// The access of other users to a path that is tolerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// As root, no part of the path may be another user's.
+    /// If this process runs as root, no component of the path may belong to another user.
     Own,
-    /// Folders may be another user's, links may not: root edits a user's file for them.
+    /// Folders may belong to another user, links may not: root edits users' files for them.
     Folders,
 }
 
-/// Why there is no place.
+/// Why a path is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unplaced {
     #[error("the symbolic link {} belongs to the user with id {uid}", .path.display())]
@@ -43,7 +46,7 @@ pub(crate) enum Unplaced {
     Folder { path: PathBuf, uid: u32 },
     #[error("the symbolic link {} is in a folder that every user may write to", .path.display())]
     Open { path: PathBuf },
-    #[error("its symbolic links lead nowhere")]
+    #[error("its path has too many symbolic links")]
     Loop,
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -56,7 +59,7 @@ impl From<Errno> for Unplaced {
 }
 
 impl Unplaced {
-    /// The same for a file that need not be anybody's: with the way out.
+    /// Converts to an I/O error, with a hint how to solve it.
     pub(crate) fn into_io(self, help: &str) -> io::Error {
         match self {
             Self::Io(error) => error,
@@ -66,42 +69,42 @@ impl Unplaced {
     }
 }
 
-/// A file, or where one is to be.
+/// A file, or the location of a new one.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The folder that is there: the file's own, or the nearest one above it.
+    /// The nearest existing folder: the parent folder, or one above it.
     folder: OwnedFd,
-    /// Whether that is the file's own.
+    /// True if that is the parent folder.
     has_folder: bool,
     name: OsString,
-    /// The path without links.
+    /// The path with all links resolved.
     pub(crate) target: PathBuf,
 }
 
-/// A folder on the way to a file.
+/// A folder on the path to a file.
 struct Step {
     folder: OwnedFd,
-    /// Whether any user may put something else in the place of what is there.
+    /// True if any user may replace its entries.
     is_open: bool,
 }
 
 impl Place {
-    /// Walks a path, through all its links, and refuses one with a part that another user controls: a link of theirs, one in a
-    /// folder that every user may write to, and, by `trust`, a folder of theirs. Parts of root are everybody's. With `make`,
-    /// folders that are missing are made with this mode.
+    /// Walks a path through all its links. Refuses a link of another user, a link in a folder that every user may write
+    /// to, and, depending on `trust`, a folder of another user. Components that belong to root are always allowed. With
+    /// `make`, missing folders are created with this mode.
     ///
     /// # Errors
-    /// The part that is refused, or why the path cannot be walked.
+    /// The component that is refused, or why the path cannot be walked.
     pub(crate) fn open(path: &Path, trust: Trust, make: Option<Mode>) -> Result<Self, Unplaced> {
         let me = rustix::process::geteuid().as_raw();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
-        // In a user namespace the files of the machine's root may have another id.
+        // In a user namespace, the files of the machine's root may have another id.
         let machine = rustix::fs::fstat(&root)?.st_uid;
         let is_ours = |uid| [me, 0, machine].contains(&uid);
         let mut links = 0;
         let mut done = PathBuf::from("/");
-        // Never empty: the first one stays.
+        // Never empty, because the root stays.
         let mut steps = vec![Step {
             folder: root,
             is_open: false,
@@ -128,7 +131,7 @@ impl Place {
                         return Self::at(steps, false, at);
                     };
                     match rustix::fs::mkdirat(folder, &part, mode) {
-                        // It is looked at as if it had been there.
+                        // Walked again like an existing folder.
                         Ok(()) | Err(Errno::EXIST) => left.push(part),
                         Err(error) => return Err(error.into()),
                     }
@@ -165,7 +168,7 @@ impl Place {
                     }
                     steps.push(Step {
                         folder: there,
-                        // With the sticky bit, others cannot replace what is not theirs.
+                        // With the sticky bit, others cannot replace entries that they do not own.
                         is_open: stat.st_mode & 0o1002 == 0o002,
                     });
                     done = at;
@@ -173,7 +176,7 @@ impl Place {
                 _ => return Err(Errno::NOTDIR.into()),
             }
         }
-        // The path has no name, or ends in `..`.
+        // The path has no file name, or ends in `..`.
         Err(Errno::ISDIR.into())
     }
 
@@ -190,7 +193,7 @@ impl Place {
         })
     }
 
-    /// The same file with something behind its name.
+    /// The same file with a suffix.
     pub(crate) fn beside(&self, suffix: &str) -> io::Result<Self> {
         let mut name = self.name.clone();
         name.push(suffix);
@@ -202,7 +205,7 @@ impl Place {
         })
     }
 
-    /// The user whose file it is, or whose folder it would be made in.
+    /// The owner of the file, or of the folder in which it would be created.
     pub(crate) fn owner(&self) -> io::Result<u32> {
         let stat = match self.stat(&self.name)? {
             Some(stat) => stat,
@@ -211,18 +214,18 @@ impl Place {
         Ok(stat.st_uid)
     }
 
-    /// What it is, if it is there.
+    /// The file type, if it exists.
     pub(crate) fn kind(&self) -> io::Result<Option<FileType>> {
         let stat = self.stat(&self.name)?;
         Ok(stat.map(|stat| FileType::from_raw_mode(stat.st_mode)))
     }
 
-    /// The file, opened for reading.
+    /// Opens the file for reading.
     ///
     /// # Errors
-    /// `NotFound` if it is not there, `InvalidInput` if it is no regular file.
+    /// `NotFound` if it is missing, `InvalidInput` if it is not a regular file.
     pub(crate) fn reader(&self) -> io::Result<File> {
-        // Opening a device may do something.
+        // Opening a device may have side effects.
         match self.kind()? {
             Some(FileType::RegularFile) => {}
             Some(_) => return Err(io::ErrorKind::InvalidInput.into()),
@@ -241,10 +244,10 @@ impl Place {
         }
     }
 
-    /// Replaces what is there.
+    /// Replaces the file.
     ///
     /// # Errors
-    /// `InvalidInput` if that is no regular file; else why nothing can be written. It is then as it was.
+    /// `InvalidInput` if it is not a regular file; otherwise why it cannot be written. The file is then unchanged.
     pub(crate) fn replace(&self, text: &str) -> io::Result<()> {
         let mut temp = Temp::new(self)?;
         temp.file.write_all(text.as_bytes())?;
@@ -252,7 +255,7 @@ impl Place {
             if FileType::from_raw_mode(old.st_mode) != FileType::RegularFile {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
-            // Editing as root would otherwise take a user's file away from them.
+            // Otherwise editing as root would change the owner of a user's file.
             let _ = std::os::unix::fs::fchown(&temp.file, Some(old.st_uid), Some(old.st_gid));
             let mode = Permissions::from_mode(old.st_mode & 0o777);
             temp.file.set_permissions(mode)?;
@@ -264,7 +267,7 @@ impl Place {
     }
 
     /// # Errors
-    /// Why it cannot be removed, also if it is not there.
+    /// Why it cannot be removed, including if it is missing.
     pub(crate) fn remove(&self) -> io::Result<()> {
         if !self.has_folder {
             return Err(io::ErrorKind::NotFound.into());
@@ -287,7 +290,7 @@ impl Place {
         }
     }
 
-    /// A file in the folder, opened for writing.
+    /// Opens a file in the folder for writing.
     fn create(&self, name: &OsStr, more: OFlags) -> io::Result<File> {
         if !self.has_folder {
             return Err(io::ErrorKind::NotFound.into());
@@ -304,7 +307,7 @@ impl Place {
     }
 }
 
-/// A file that is to take the place of another one; removed if it does not.
+/// The replacement for a file. Deleted unless it takes the file's place.
 struct Temp<'p> {
     place: &'p Place,
     name: OsString,
@@ -335,7 +338,7 @@ impl Drop for Temp<'_> {
     }
 }
 
-/// The only writer of a file, among processes of ours.
+/// Exclusive write access to a file among Toolwharf processes.
 #[derive(Debug)]
 pub(crate) struct Lock<'p> {
     place: &'p Place,
@@ -348,7 +351,7 @@ impl<'p> Lock<'p> {
     /// Blocks for up to ten seconds.
     ///
     /// # Errors
-    /// `TimedOut` when somebody else keeps it; else why the lock file cannot be made.
+    /// `TimedOut` if another process holds the lock; otherwise why the lock file cannot be created.
     pub(crate) fn take(place: &'p Place) -> io::Result<Self> {
         let name = [b".", place.name.as_bytes(), b".lock"].concat();
         let name = OsString::from_vec(name);
@@ -361,8 +364,8 @@ impl<'p> Lock<'p> {
                 Ok::<_, io::Error>(there.is_some_and(is_it))
             };
             match file.try_lock() {
-                // Whoever held it before has removed it: we locked a file that no longer is
-                // the one that others will open.
+                // The previous holder may have removed the lock file. Then this lock is on a file that others will not
+                // open.
                 Ok(()) if is_there()? => {
                     return Ok(Self {
                         place,
@@ -381,13 +384,13 @@ impl<'p> Lock<'p> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // Before the lock is released, so that nobody can hold the one that is removed.
-        // A failure leaves a file that the next one takes over.
+        // Before the lock is released, so that no other process can hold a lock on the removed file. If this fails, the
+        // file remains and the next process uses it.
         let _ = rustix::fs::unlinkat(&self.place.folder, &self.name, AtFlags::empty());
     }
 }
 
-/// The parts of a path, last one first.
+/// The components of a path, last one first.
 fn parts(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev();
     let parts = parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));

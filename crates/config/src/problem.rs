@@ -1,6 +1,6 @@
-//! What is wrong with a configuration, told so that it can be put right.
+//! Problems of a configuration, with what to write instead.
 //!
-//! Invariant: no text here holds a value of `env`, `headers` or a variable.
+//! Invariant: no text contains a value of `env`, `headers` or a variable.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 
 use super::source::{Excerpt, Position, Show, Source};
 
-/// One thing that is wrong (or, among warnings, doubtful), and what to write instead.
+/// A problem (or a warning), and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub file: PathBuf,
-    /// `None` when the file as a whole is meant.
+    /// `None`: the problem is about the whole file.
     pub at: Option<Position>,
     pub what: String,
     pub help: Option<String>,
-    /// Another place that matters, such as a first definition.
+    /// A related place, such as a first definition.
     pub see: Option<See>,
     excerpt: Option<Excerpt>,
 }
 
-/// A second place that belongs to a problem.
+/// A related place of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct See {
     pub file: PathBuf,
@@ -29,7 +29,7 @@ pub struct See {
     pub why: &'static str,
 }
 
-/// Everything that is wrong with a configuration, in the order of files and lines.
+/// All problems of a configuration, in the order of files and lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub problems: Vec<Problem>,
@@ -56,7 +56,7 @@ impl Problem {
         }
     }
 
-    /// A problem at a place whose text is no secret and helps to understand it.
+    /// A problem at a place whose text is not a secret and helps to understand it.
     pub fn showing(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
         Self {
             excerpt: Some(source.excerpt(&span, Show::Place)),
@@ -64,7 +64,7 @@ impl Problem {
         }
     }
 
-    /// A problem of a file that does not parse.
+    /// A problem in a file that does not parse.
     pub fn broken(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
         Self {
             excerpt: Some(source.excerpt(&span, Show::Words)),
@@ -137,7 +137,7 @@ impl From<Problem> for ConfigError {
     }
 }
 
-/// The word among `known` that somebody who wrote `word` probably meant.
+/// The word in `known` that was probably meant by `word`.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let fold = |s: &str| s.to_lowercase().replace(['-', '_'], "");
     let folded = fold(word);

@@ -1,4 +1,4 @@
-//! What confines a server, as entries say it, wherever they stand: sizes, volumes, mounts, the network.
+//! Sandbox settings of entries: sizes, volumes, mounts, the network. Used for entries from all sources.
 
 use std::{
     collections::BTreeSet,
@@ -10,12 +10,15 @@ use model::{Heartbeat, Mount, Network, Origin, Place, Port, ResourceLimits, Sand
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::members::{Reader, fits};
+use super::{
+    members::{Reader, fits},
+    units::{Prefix, bytes, decimal},
+};
 
-/// Letters of a server's name that are in its sandbox's.
-const SHOWN: usize = 40;
+/// Maximum number of letters of the server name in the name of its sandbox.
+const MAX_NAME_LETTERS: usize = 40;
 
-/// Names the sandbox of a server that is not registered: the same at each start, and no other server's.
+/// Names the sandbox of a server that is not registered. The name is unique, and the same at each start.
 pub(crate) fn name(spec: &mut ServerSpec) {
     let key = spec.key();
     let Origin::Launch(launch) = &mut spec.origin else {
@@ -27,13 +30,14 @@ pub(crate) fn name(spec: &mut ServerSpec) {
         let letters = letters
             .chars()
             .filter(|c| c.is_ascii_alphanumeric() || *c == '-');
-        let name: String = letters.take(SHOWN).collect();
+        let name: String = letters.take(MAX_NAME_LETTERS).collect();
         sandbox.id = format!("{}-{}", name.trim_matches('-'), hex::encode(&digest[..6]));
         sandbox.id = sandbox.id.trim_start_matches('-').to_owned();
     }
 }
 
-/// Ports that the server listens on inside: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080, "container": 9000}`.
+/// The ports on which the server listens inside: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080, "container":
+/// 9000}`.
 pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let must = "must be a port, 1 to 65535, as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
     sandbox.ports = reader.list("ports", must, port).unwrap_or_default();
@@ -47,10 +51,10 @@ pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     }
 }
 
-/// A port as an argument of the command line, where the gateway reads it.
+/// Checks a port on the command line. The gateway parses it.
 ///
 /// # Errors
-/// What a port is.
+/// A description of a valid port.
 pub fn is_port(text: &str) -> Result<String, &'static str> {
     let read = port(&Value::from(text)).map(|_| text.to_owned());
     read.ok_or("a port is 1 to 65535, as 9000 or HOST:9000")
@@ -58,7 +62,7 @@ pub fn is_port(text: &str) -> Result<String, &'static str> {
 
 fn port(value: &Value) -> Option<Port> {
     let number = |number: u64| u16::try_from(number).ok().filter(|number| *number > 0);
-    // Digits alone: `parse` takes a sign, too.
+    // Only digits, because `parse` also accepts a sign.
     let digits = |text: &str| {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         number(is_number.then(|| text.parse().ok())??)
@@ -91,7 +95,7 @@ fn port(value: &Value) -> Option<Port> {
     }
 }
 
-/// Where the MCP endpoint of a server is that is reached at a port.
+/// The path of the MCP endpoint for a server with a port.
 pub fn path(reader: &mut Reader<'_>) -> String {
     let path = reader.text("path").unwrap_or_else(|| "/mcp".to_owned());
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -102,9 +106,9 @@ pub fn path(reader: &mut Reader<'_>) -> String {
 
 /// `volumes` and `mounts`. A mount is `{"host": PATH, "path": PATH, "read_only": true}` or `"HOST:PATH:rw"`.
 pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    const MUST: &str = "must be an absolute path without `..`, and not one that the system has";
+    const PATH_RULE: &str = "must be an absolute path without `..`, and not in a system folder";
     let path = |value: &Value| inside(value.as_str()?);
-    sandbox.volumes = reader.list("volumes", MUST, path).unwrap_or_default();
+    sandbox.volumes = reader.list("volumes", PATH_RULE, path).unwrap_or_default();
     let must = "must be \"HOST:PATH\", \"HOST:PATH:rw\" or {\"host\": PATH, \"path\": PATH, \"read_only\": true}, both absolute \
                 and without `..`";
     sandbox.mounts = reader.list("mounts", must, mount).unwrap_or_default();
@@ -112,20 +116,21 @@ pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let insides = sandbox.mounts.iter().map(|mount| &mount.inside);
     let mut all = sandbox.volumes.iter().chain(insides);
     if let Some(path) = all.find(|path| !seen.insert(path.as_str())) {
-        let why = format!("`{path}` stands there twice");
+        let why = format!("lists `{path}` twice");
         reader.wrong("volumes", why);
     }
 }
 
-/// Why an image has no `show` and `hide`.
-pub const ONLY_COMMANDS: &str = "has `show` or `hide`, which are for commands: an image sees no files of the host but its `mounts`";
+/// Why an image cannot have `show` and `hide`.
+pub const SHOWN_ONLY_TO_COMMANDS: &str = "has `show` or `hide`, which are only for commands: an image sees no host files except its `mounts`";
 
-/// `show` and `hide`: paths of the host that a command sees besides those that it needs, and that it does not see.
+/// `show` and `hide`: host paths that a command sees in addition to the ones it needs, and host paths that it does not
+/// see.
 pub fn shown(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    const MUST: &str = "must be an absolute path of this host without `..`";
+    const PATH_RULE: &str = "must be an absolute path of this host without `..`";
     let path = |value: &Value| host_path(value.as_str()?);
-    sandbox.show = reader.list("show", MUST, path).unwrap_or_default();
-    sandbox.hide = reader.list("hide", MUST, path).unwrap_or_default();
+    sandbox.show = reader.list("show", PATH_RULE, path).unwrap_or_default();
+    sandbox.hide = reader.list("hide", PATH_RULE, path).unwrap_or_default();
 }
 
 fn host_path(text: &str) -> Option<PathBuf> {
@@ -166,13 +171,12 @@ fn mount(value: &Value) -> Option<Mount> {
     })
 }
 
-/// The first path of the host that a server would see by `mounts` or `show`, and that does not lie, followed to its end, under
-/// one of `allowed`.
+/// The first host path in `mounts` or `show` that, after resolving links, is not under one of `allowed`.
 pub fn not_allowed<'a>(allowed: &[PathBuf], sandbox: &'a Sandbox) -> Option<&'a PathBuf> {
     sandbox.host_paths().find(|path| !is_allowed(allowed, path))
 }
 
-/// Whether a path of the host, followed to its end, lies under one that an administrator named.
+/// Returns whether a host path, after resolving links, is under one that an administrator allowed.
 fn is_allowed(allowed: &[PathBuf], path: &Path) -> bool {
     let Ok(real) = path.canonicalize() else {
         return false;
@@ -184,7 +188,7 @@ fn is_allowed(allowed: &[PathBuf], path: &Path) -> bool {
     allowed.iter().any(within)
 }
 
-/// Why a path of the host is not shown that [`not_allowed`] returned.
+/// The error for a host path that [`not_allowed`] returned.
 pub fn why_not_allowed(path: &Path) -> String {
     format!(
         "`{}` of the host may not be mounted or shown: the setting `[hosting] mounts` does not name it",
@@ -192,9 +196,9 @@ pub fn why_not_allowed(path: &Path) -> String {
     )
 }
 
-/// A path inside of a sandbox that can be a volume.
+/// A path inside a sandbox that can be a volume.
 fn inside(path: &str) -> Option<String> {
-    const SYSTEM: [&str; 11] = [
+    const SYSTEM_FOLDERS: [&str; 11] = [
         "proc", "sys", "dev", "bin", "sbin", "lib", "lib64", "usr", "etc", "run", "boot",
     ];
     let trimmed = path.trim_end_matches('/');
@@ -203,10 +207,10 @@ fn inside(path: &str) -> Option<String> {
     let plain = parts.all(|part| !matches!(part, "" | "." | ".."));
     let writable = fits(trimmed) && trimmed.len() <= 4096 && !trimmed.contains([':', ',']);
     let control = trimmed.chars().any(char::is_control);
-    (plain && writable && !control && !SYSTEM.contains(&first)).then(|| trimmed.to_owned())
+    (plain && writable && !control && !SYSTEM_FOLDERS.contains(&first)).then(|| trimmed.to_owned())
 }
 
-/// What a server may use at most: the members of `resource_limits`, or of `sandbox`.
+/// Resource limits: the members of `resource_limits`, or of `sandbox`.
 pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let limits = &mut sandbox.limits;
     if let Some(value) = reader.get("cpu") {
@@ -229,8 +233,7 @@ pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
             Some(size) => *place = size,
             None => {
                 let (least, most) = (range.start() >> 20, range.end() >> 30);
-                let must =
-                    format!("must be a size from {least}M to {most}G, as \"512M\" or \"1Gi\"");
+                let must = format!("must be a size from {least}MiB to {most}GiB, as \"512MiB\"");
                 reader.wrong(key, must);
             }
         }
@@ -265,53 +268,23 @@ fn cores(value: &Value) -> Option<u32> {
         .then(|| millis.round() as u32)
 }
 
-/// Bytes: `"512M"`, `"1Gi"`, `1048576`. Powers of 1024, as Docker has it.
 fn size(value: &Value) -> Option<u64> {
-    let text = match value {
-        Value::String(text) => text.as_str(),
-        number => return number.as_u64(),
-    };
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "ki" | "kib" => 10,
-        "m" | "mb" | "mi" | "mib" => 20,
-        "g" | "gb" | "gi" | "gib" => 30,
-        "t" | "tb" | "ti" | "tib" => 40,
-        _ => return None,
-    };
-    let bytes = decimal(number)?
-        * f64::from(1_u32 << shift.min(30))
-        * if shift == 40 { 1024.0 } else { 1.0 };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is not negative and far below the largest"
-    )]
-    (bytes < 1e18).then_some(bytes as u64)
-}
-
-/// A number in digits; not `1e3`, `inf` or `-0`.
-fn decimal(text: &str) -> Option<f64> {
-    let digits = text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    digits.then(|| text.parse().ok())?
+    match value {
+        Value::String(text) => bytes(text, Prefix::Binary),
+        number => number.as_u64(),
+    }
 }
 
 /// `"none"`, `"open"`, a list of hosts, or `{"allow": […]}`.
 pub fn network(reader: &mut Reader<'_>) -> Network {
-    const HOST: &str = "must be `host`, `host:port` or `*.domain`";
+    const HOST_RULE: &str = "must be `host`, `host:port` or `*.domain`";
     let host = |value: &Value| allowed_host(value.as_str()?);
     match reader.get("network") {
         None => Network::None,
         Some(Value::String(word)) if word == "none" => Network::None,
         Some(Value::String(word)) if word == "open" => Network::Open,
         Some(Value::Array(_)) => {
-            let hosts = reader.list("network", HOST, host);
+            let hosts = reader.list("network", HOST_RULE, host);
             Network::Allow(hosts.unwrap_or_default())
         }
         Some(Value::Object(_)) => {
@@ -319,7 +292,7 @@ pub fn network(reader: &mut Reader<'_>) -> Network {
                 return Network::None;
             };
             reader.known(&["allow"]);
-            let hosts = reader.list("allow", HOST, host);
+            let hosts = reader.list("allow", HOST_RULE, host);
             Network::Allow(hosts.unwrap_or_default())
         }
         Some(_) => {
@@ -345,7 +318,7 @@ fn allowed_host(text: &str) -> Option<String> {
     fine.then_some(text)
 }
 
-/// Whether a server is started at its first use only; `None`: as its kind has it.
+/// Returns true if a server starts only at its first use. `None`: decided by its kind.
 pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
     match reader.get("start")?.as_str() {
         Some("boot") => Some(false),
@@ -357,7 +330,7 @@ pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
     }
 }
 
-/// How a server is asked whether it still answers; `None`: it is not asked.
+/// The health check of a server. `None`: disabled.
 pub fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
     let mut heartbeat = Heartbeat::default();
     match reader.get("heartbeat") {

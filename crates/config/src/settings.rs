@@ -1,7 +1,7 @@
 //! `toolwharf.toml`: Toolwharf's own settings.
 //!
-//! Unknown keys are errors, because nobody else keeps anything in this file. Durations are
-//! written `500ms`, `30s`, `5m`, `2h`; sizes as a number of bytes or `64KiB`, `16MiB`.
+//! Unknown keys are errors, because no other program uses this file. Durations are written `500ms`, `30s`, `5m`, `2h`;
+//! sizes as a number of bytes or `64KiB`, `16MiB`.
 
 mod agent;
 mod auth;
@@ -36,8 +36,8 @@ pub(crate) use self::sample::SAMPLE;
 pub use self::told::Setting;
 pub(crate) use self::told::told;
 
-/// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
-/// `variables` fill in what may be a secret.
+/// Reads the settings. Problems go to `problems`, and the default is used instead of an invalid value. `variables` are
+/// filled in where a value may be a secret.
 pub(crate) fn parse(
     source: &Source,
     variables: &Variables<'_>,
@@ -133,7 +133,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         let into = &mut settings.audit;
         audit.flag("enabled", &mut into.enabled);
         set(&mut into.bodies, audit.word("bodies", AuditBodies::WORDS));
-        let must = "a whole number of days, or 0 to keep records for ever";
+        let must = "a whole number of days, or 0 to keep records permanently";
         let days = audit.value("retention_days", must, |value| {
             integer(value).filter(|days| *days <= 36_500)
         });
@@ -163,7 +163,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         }
     }
     if let Some(mut replicas) = root.table("replicas") {
-        // A shorter one would be lost by waiting for a slow answer of the database.
+        // A shorter lease could expire while waiting for a slow response of the database.
         let bounds = Duration::from_secs(3)..=Duration::from_mins(5);
         let lease = replicas.value("lease", r#"a time from "3s" to "5m""#, |value| {
             let lease = value.as_str().and_then(values::duration)?;
@@ -199,7 +199,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
 }
 
 fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {
-    const MOST: usize = 1_000_000;
+    const MAX_COUNT: usize = 1_000_000;
     for (key, slot, least) in [
         ("max_body_bytes", &mut limits.max_body_bytes, 1024),
         ("max_bodies_bytes", &mut limits.max_bodies_bytes, 1 << 20),
@@ -223,7 +223,7 @@ fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {
         ("client_queue_len", &mut limits.client_queue_len),
         ("max_held_calls", &mut limits.max_held_calls),
     ] {
-        set(slot, table.count(key, 1..=MOST));
+        set(slot, table.count(key, 1..=MAX_COUNT));
     }
     table.time("session_idle", &mut limits.session_idle);
     table.time("server_idle", &mut limits.server_idle);
@@ -257,12 +257,12 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
     let must = "the name of a network, as `docker network ls` lists it; not `host`";
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let network = table.text("docker_network", must, |name| {
-        // These would share namespaces with the host or with another container.
+        // Such a network would share namespaces with the host or with another container.
         !name.is_empty() && name != "host" && name.bytes().all(plain)
     });
     set(&mut into.docker_network, network);
     into.e2b_api_key = table.secret("e2b_api_key");
-    let must = r#""https://…"; a key and what servers say do not go over plain http"#;
+    let must = r#""https://…", because plain http would expose the key and what servers send"#;
     let url = table.text("e2b_url", must, is_private_address);
     set(&mut into.e2b_url, url);
     into.e2b_sandbox_url = table.text("e2b_sandbox_url", must, is_private_address);
@@ -309,7 +309,7 @@ fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
     into.storage_class = table.text("storage_class", must, named);
     let must = r#"the name of an image with a shell, such as "busybox""#;
     into.probe_image = table.text("probe_image", must, |name| !name.is_empty());
-    let must = r#"the number of a user that is not root, up to 2000000000, or "image" for what each image says"#;
+    let must = r#"the id of a user that is not root, from 1 to 2000000000, or "image" for the user of each image"#;
     let user = table.value("user", must, |value| match value.as_str() {
         Some(word) => (word == "image").then_some(None),
         None => {
@@ -339,7 +339,7 @@ fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
     let must = r#"the absolute path of a directory with ca.pem, cert.pem and key.pem"#;
     let path = table.text("tls", must, |text| Path::new(text).is_absolute());
     into.tls = path.map(Into::into);
-    let must = r#"what a node has to be like, such as "node.labels.zone == a""#;
+    let must = r#"placement constraints, such as "node.labels.zone == a""#;
     into.constraints = table.each("constraints", must, |text| {
         (text.contains("==") || text.contains("!=")).then(|| text.to_owned())
     });
@@ -349,12 +349,12 @@ fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
         !["", "host", "none"].contains(&name)
     });
     set(&mut into.network, network);
-    let must = "the name of a driver of volumes, as `docker info` lists it";
+    let must = "the name of a volume driver, as `docker info` lists it";
     into.volume_driver = table.text("volume_driver", must, |name| !name.is_empty());
-    let must = r#"options of the driver, such as "type=nfs"; a "device" has the name of the volume, such as "device=:/volumes/{name}""#;
+    let must = r#"options of the driver, such as "type=nfs"; a "device" must contain `{name}`, such as "device=:/volumes/{name}""#;
     let options = table.each("volume_options", must, |text| {
         let (name, value) = text.split_once('=')?;
-        // Without its name, all volumes of all servers would be one.
+        // Without the name, all volumes of all servers would be the same.
         let is_one_for_all = name == "device" && !value.contains("{name}");
         (!is_one_for_all).then(|| (name.to_owned(), value.to_owned()))
     });

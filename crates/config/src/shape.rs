@@ -1,14 +1,14 @@
-//! The JSON shapes in which clients keep their servers, and finding them in a file.
+//! Finds the servers in a JSON file, in the shapes that clients use.
 //!
-//! | shape | who writes it |
+//! | shape | written by |
 //! | --- | --- |
 //! | `{"mcpServers": {…}}` | Claude Desktop, Claude Code, Cursor, Cline, Windsurf, Gemini CLI |
 //! | `{"servers": {…}}` | VS Code's `mcp.json` |
 //! | `{"mcp": {"servers": {…}}}` | VS Code's `settings.json` |
 //! | `{"context_servers": {…}}` | Zed |
-//! | `{"name": {"command": …}}` | the bare map that documentation likes to show |
+//! | `{"name": {"command": …}}` | examples in documentation: a bare map |
 //!
-//! Comments and trailing commas are allowed. A file may hold several shapes; all count.
+//! Comments and trailing commas are allowed. A file may contain several shapes, and all of them count.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use serde_json::Value as Json;
 use super::problem::Problem;
 use super::source::Source;
 
-/// Where servers are kept in an object, outermost key first.
+/// The key paths of containers, outermost key first.
 pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["mcpServers"],
     &["servers"],
@@ -28,11 +28,11 @@ pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["mcp", "servers"],
 ];
 
-/// Each problem looks at the text again: a large file of nothing else would take for ever,
-/// and nobody reads more.
+/// Maximum number of reported problems. Each one scans the text again, which would take very long in a large file full
+/// of problems, and users would not read more.
 pub(crate) const MAX_PROBLEMS: usize = 100;
 
-/// Keys by which an entry of the bare map is recognised.
+/// The keys by which an entry of a bare map is recognised.
 pub(crate) const ENTRY_MARKS: &[&str] = &["command", "url", "serverUrl", "httpUrl"];
 
 pub(crate) const PARSE_OPTIONS: ParseOptions = ParseOptions {
@@ -45,7 +45,7 @@ pub(crate) const PARSE_OPTIONS: ParseOptions = ParseOptions {
     allow_unary_plus_numbers: false,
 };
 
-/// Calls `visit` with each server's property, in the order of the file.
+/// Calls `visit` with the property of each server, in file order.
 pub(crate) fn servers(
     source: &Source,
     problems: &mut Vec<Problem>,
@@ -97,10 +97,10 @@ pub(crate) fn servers(
 /// The value of a file, and its servers by name.
 pub(crate) type Content = (Json, Vec<(String, Json)>);
 
-/// Parses a file. Servers are in the order of the file. Empty text is an empty object.
+/// Parses a file. The servers are in file order. Empty text counts as an empty object.
 ///
 /// # Errors
-/// It is broken, or not an object.
+/// The text does not parse, or is not an object.
 pub(crate) fn content(source: &Source) -> Result<Content, Box<Problem>> {
     let parsed = parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS);
     let root = match parsed.map_err(|error| syntax(source, &error))?.value {
@@ -142,7 +142,7 @@ fn visit_all(
     }
 }
 
-/// Reports why the file cannot be edited: broken, or not an object.
+/// Reports why the file cannot be edited: it does not parse, or is not an object.
 pub(crate) fn check(source: &Source, problems: &mut Vec<Problem>) {
     match parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS) {
         Err(error) => problems.push(syntax(source, &error)),
@@ -157,7 +157,7 @@ pub(crate) fn check(source: &Source, problems: &mut Vec<Problem>) {
 const EXAMPLE: &str =
     r#"write {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}"#;
 
-/// Reports each key that an object has twice, with both places.
+/// Reports each key that occurs twice in an object, with both places.
 pub(crate) fn duplicates(source: &Source, object: &Object<'_>, problems: &mut Vec<Problem>) {
     let mut seen: HashMap<&str, &ObjectProp<'_>> = HashMap::new();
     for prop in &object.properties {
@@ -193,7 +193,7 @@ pub(crate) fn kind(value: &Value<'_>) -> &'static str {
     }
 }
 
-/// A key for a message: control characters would garble a terminal, length would flood it.
+/// A key for a message, without control characters and truncated to 64 characters, to protect the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut out: String = text
         .chars()
@@ -215,7 +215,7 @@ fn lookup<'o, 'a>(root: &'o Object<'a>, path: &[&str]) -> Option<Found<'o, 'a>> 
         object = object.get_object(key)?;
     }
     let prop = object.get(last)?;
-    // `servers` may well be the name of a server in a bare map.
+    // `servers` may be the name of a server in a bare map.
     if prop.value.as_object().is_some_and(is_entry) {
         return None;
     }
@@ -240,9 +240,9 @@ fn syntax(source: &Source, error: &jsonc_parser::errors::ParseError) -> Problem 
     use jsonc_parser::errors::ParseErrorKind as Kind;
     let help = match error.kind() {
         Kind::ExpectedComma => "put a `,` between the two",
-        Kind::ExpectedColonAfterObjectKey => "put a `:` behind the key",
+        Kind::ExpectedColonAfterObjectKey => "put a `:` after the key",
         Kind::ExpectedStringObjectProperty | Kind::UnexpectedWord => {
-            "keys and texts stand in double quotes"
+            "write keys and strings in double quotes"
         }
         Kind::SingleQuotedStringsNotAllowed => "use double quotes",
         Kind::UnterminatedObject => "a `}` is missing",
@@ -250,10 +250,10 @@ fn syntax(source: &Source, error: &jsonc_parser::errors::ParseError) -> Problem 
         Kind::UnterminatedCommentBlock => "a `*/` is missing",
         Kind::MultipleRootJsonValues => "put all servers into one object",
         Kind::String(_) => "check the quotes and backslashes of this text",
-        _ => "comments and trailing commas are fine, the rest is plain JSON",
+        _ => "comments and trailing commas are allowed; the rest must be plain JSON",
     };
     let kind = error.kind().to_string();
-    // The parser may quote the text in question, which may be a secret.
+    // The parser may quote the text, which may be a secret.
     let kind = kind.split([':', '\'', '"', '`']).next().unwrap_or_default();
     let what = format!("invalid JSON: {}", kind.trim().to_lowercase());
     let range = error.range();

@@ -1,35 +1,34 @@
-//! One configuration file as text: positions, and excerpts that are fit to be seen.
+//! The text of a configuration file: positions and excerpts for messages.
 //!
-//! Invariant: an excerpt shows keys and punctuation, and of values only what the reporter
-//! declared harmless. Everything else (values, comments, stray words) becomes `…`, because
-//! any of it may be a secret. In a file that does not parse a value can look like a key, so
-//! of such a file only words are shown that we know.
+//! Invariant: an excerpt shows keys and punctuation, and only those values that the caller declared harmless.
+//! Everything else (values, comments, stray words) is replaced by `…`, because it may be a secret. In a file that does
+//! not parse, a value can look like a key, so only known words are shown.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Longest excerpt, in characters; a minified file is one line.
-const EXCERPT_CHARS: usize = 100;
+/// Maximum length of an excerpt, in characters. A minified file is a single line.
+const MAX_EXCERPT_CHARS: usize = 100;
 
-/// How a line of the file is cut into tokens.
+/// The syntax for splitting a line into tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     Json,
     Toml,
 }
 
-/// How much of a line an excerpt shows.
+/// The parts of a line that an excerpt shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// Words of ours only: the file does not parse.
+    /// Only known words, because the file does not parse.
     Words,
-    /// Keys only: the place may hold a secret.
+    /// Only keys, because the place may contain a secret.
     Keys,
     /// Keys, and the token at the place.
     Place,
 }
 
-/// Keys of every entry.
+/// The keys of an entry.
 pub const ENTRY_KEYS: &[&str] = &[
     "command",
     "args",
@@ -50,8 +49,8 @@ pub const ENTRY_KEYS: &[&str] = &[
     "toolwharf",
 ];
 
-/// Other keys that may be shown wherever they stand, as those of entries may.
-const WORDS: &[&str] = &[
+/// Other keys that may be shown anywhere.
+const CONTAINER_KEYS: &[&str] = &[
     "mcpServers",
     "servers",
     "context_servers",
@@ -61,7 +60,6 @@ const WORDS: &[&str] = &[
     "settings",
 ];
 
-/// The text of one file.
 #[derive(Debug)]
 pub struct Source {
     pub path: PathBuf,
@@ -69,14 +67,14 @@ pub struct Source {
     syntax: Syntax,
 }
 
-/// Line and column, both from 1; the column counts characters.
+/// Line and column, both counted from 1. The column counts characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     pub line: usize,
     pub column: usize,
 }
 
-/// A masked line, and the columns to underline in it.
+/// A masked line, and the columns to underline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     pub line: String,
@@ -85,7 +83,7 @@ pub struct Excerpt {
 
 impl Source {
     pub fn new(path: &Path, text: String, syntax: Syntax) -> Self {
-        // Editors on Windows put a byte order mark there; neither parser takes it.
+        // Editors on Windows add a byte order mark, which the parsers reject.
         let text = match text.strip_prefix('\u{feff}') {
             Some(rest) => rest.to_owned(),
             None => text,
@@ -106,7 +104,7 @@ impl Source {
         }
     }
 
-    /// The line on which the span begins.
+    /// The line in which the span begins.
     pub fn excerpt(&self, span: &Range<usize>, show: Show) -> Excerpt {
         let at = self.boundary(span.start);
         let start = self.text[..at].rfind('\n').map_or(0, |at| at + 1);
@@ -128,7 +126,7 @@ impl Source {
     }
 }
 
-/// A piece of a line, and whether it is shown whatever it says.
+/// A token of a line, and whether it is always shown.
 struct Token {
     range: Range<usize>,
     open: bool,
@@ -162,15 +160,15 @@ fn mask(line: &str, tokens: &[Token], span: &Range<usize>, harmless: bool) -> Ex
     window(&shown, carets)
 }
 
-/// Cuts a long line around the carets.
+/// Truncates a long line around the carets.
 fn window(shown: &[char], carets: Range<usize>) -> Excerpt {
     let indent = shown.iter().take_while(|c| c.is_whitespace()).count();
-    let from = if carets.start.saturating_sub(indent) > EXCERPT_CHARS * 2 / 3 {
-        carets.start - EXCERPT_CHARS / 3
+    let from = if carets.start.saturating_sub(indent) > MAX_EXCERPT_CHARS * 2 / 3 {
+        carets.start - MAX_EXCERPT_CHARS / 3
     } else {
         indent.min(carets.start)
     };
-    let to = shown.len().min(from + EXCERPT_CHARS);
+    let to = shown.len().min(from + MAX_EXCERPT_CHARS);
     let head = if from > indent { "…" } else { "" };
     let tail = if to < shown.len() { "…" } else { "" };
     let body: String = shown[from.min(to)..to].iter().collect();
@@ -187,7 +185,7 @@ fn json_tokens(line: &str, show: Show) -> Vec<Token> {
     let bytes = line.as_bytes();
     let mut tokens: Vec<Token> = Vec::new();
     let mut at = 0;
-    // Whether a string here can be a key: at the start, behind `{` or behind `,`.
+    // Whether a string at this position can be a key: at the start, or after `{` or `,`.
     let mut key_place = true;
     while at < bytes.len() {
         let start = at;
@@ -199,7 +197,7 @@ fn json_tokens(line: &str, show: Show) -> Vec<Token> {
                 let closed = at > start + 1 && bytes[at - 1] == b'"';
                 let known = || {
                     let key = line[start..at].trim_matches('"');
-                    ENTRY_KEYS.contains(&key) || WORDS.contains(&key)
+                    ENTRY_KEYS.contains(&key) || CONTAINER_KEYS.contains(&key)
                 };
                 open = key_place
                     && closed
@@ -236,7 +234,7 @@ fn json_tokens(line: &str, show: Show) -> Vec<Token> {
     tokens
 }
 
-/// The index behind the closing quote, or the end of the line.
+/// The index after the closing quote, or the end of the line.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {
@@ -249,8 +247,7 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// Everything up to the `=` is a key; a line without one is a header or the middle of
-/// something.
+/// The text before `=` is a key. A line without `=` is a table header or a part of a longer value.
 fn toml_tokens(line: &str) -> Vec<Token> {
     let token = |range: Range<usize>, open| Token { range, open };
     let trimmed = line.trim_start();

@@ -1,4 +1,4 @@
-//! The verbs of servers on a running gateway, for one that runs under bubblewrap.
+//! Server commands on a running gateway, for a server in bubblewrap.
 
 mod common;
 
@@ -15,7 +15,7 @@ use tokio::{
     process::Command,
 };
 
-/// `toolwharf` with these words, divided by spaces.
+/// Builds a `toolwharf` command from words separated by spaces.
 fn command(gateway: &Gateway, line: &str) -> Command {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
     let mut command = cli::toolwharf();
@@ -33,7 +33,7 @@ async fn run(gateway: &Gateway, line: &str) -> Said {
     cli::said(command(gateway, line), "").await
 }
 
-/// A line that works, and says this; its data.
+/// Runs a line that must succeed and print `says` to stderr. Returns stdout.
 async fn ok(gateway: &Gateway, line: &str, says: &str) -> String {
     let said = run(gateway, line).await;
     assert_eq!(said.code, Some(0), "{line}: {said:?}");
@@ -41,7 +41,7 @@ async fn ok(gateway: &Gateway, line: &str, says: &str) -> String {
     said.out
 }
 
-/// A line that fails with this code and says all of this.
+/// Runs a line that must fail with this code and print all of `says`.
 async fn fails(gateway: &Gateway, line: &str, code: i32, says: &[&str]) {
     let said = run(gateway, line).await;
     assert_eq!(said.code, Some(code), "{line}: {said:?}");
@@ -55,7 +55,7 @@ async fn json_of(gateway: &Gateway, line: &str) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {line}: {out}"))
 }
 
-/// What starts a scripted server.
+/// The command line of a scripted server.
 fn scripted(options: &str) -> String {
     format!("-- {} {options}", Bin::path("testkit-scripted").display())
 }
@@ -70,7 +70,7 @@ async fn each_verb_once() {
         scripted("--name one --stderr-at-start hello")
     );
     let said = ok(&gateway, &add, "under process").await;
-    assert_eq!(said, "", "data is only for those who ask for JSON");
+    assert_eq!(said, "", "only JSON output goes to stdout");
 
     let table = ok(&gateway, "ls", "").await;
     assert!(
@@ -99,7 +99,7 @@ async fn each_verb_once() {
     ] {
         assert!(fields.contains(says), "{says:?}: {fields}");
     }
-    // The variable came from the environment, and is told to the server only.
+    // The value came from the environment and is passed only to the server.
     assert!(!fields.contains("kept-out-of-sight"), "{fields}");
     assert!(!shown.to_string().contains("kept-out-of-sight"), "{shown}");
 
@@ -118,7 +118,13 @@ async fn each_verb_once() {
     .await;
     assert!(called.contains("12345678901234567890"), "{called}");
     fails(&gateway, "call one no/such", 1, &["-32601"]).await;
-    fails(&gateway, "call one tools/list []", 2, &["no JSON object"]).await;
+    fails(
+        &gateway,
+        "call one tools/list []",
+        2,
+        &["not a JSON object"],
+    )
+    .await;
     fails(&gateway, "call one tools/list {", 2, &["JSON"]).await;
     fails(&gateway, "call none tools/list", 1, &["no server `none`"]).await;
 
@@ -156,7 +162,7 @@ async fn each_verb_once() {
     fails(&gateway, "rm one", 1, &["no server `one`"]).await;
 }
 
-/// The same verbs with `--project`, and without it where only one server has the name.
+/// The same commands with `--project`, and without it if only one server has the name.
 #[tokio::test]
 async fn each_verb_in_a_project() {
     let gateway = Setup::new().serve().await;
@@ -192,7 +198,7 @@ async fn each_verb_in_a_project() {
         )
         .await;
     }
-    // A name that two projects have is no server's, unless it is said whose.
+    // A name that exists in two projects is ambiguous unless the project is given.
     ok(&gateway, &add.replace("shop", "lab"), "of project `lab`").await;
     fails(&gateway, "get one", 1, &["(shop)", "(lab)"]).await;
     let shown = json_of(&gateway, "get one --project lab").await;
@@ -227,7 +233,7 @@ async fn logs_are_followed_over_a_restart() {
     };
     assert!(line().await.contains("hello"));
     ok(&gateway, "restart one", "connected: ").await;
-    // What it writes before its end, if anything, is no greeting.
+    // Output from before the restart, if any, is not the greeting.
     while !line().await.contains("hello") {}
     following.start_kill().expect("it still runs");
 }
@@ -252,7 +258,7 @@ async fn mistakes_are_told() {
         (
             "add one --disk lots -- x",
             1,
-            &["`sandbox.disk`", "\"512M\""],
+            &["`sandbox.disk`", "\"512MiB\""],
         ),
         (
             "add one --volume /data --volume /../etc -- x",
@@ -307,7 +313,7 @@ async fn one_that_does_not_come_up_says_why() {
     .await;
 }
 
-/// What bash completes, with the script that `completions` prints.
+/// Returns bash's completions, using the script that `completions` prints.
 async fn completed(gateway: &Gateway, words: &str) -> String {
     let toolwharf = Bin::path("toolwharf");
     let folder = toolwharf.parent().expect("a folder").display().to_string();

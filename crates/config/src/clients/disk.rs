@@ -1,7 +1,8 @@
-//! A client's file as it is on the disk: read and replaced for its own user only.
+//! Reads and replaces a client's file on behalf of its owner only.
 //!
-//! Invariants: a symbolic link stays one; a file that has become another one since it was read is not replaced; nothing is written
-//! that belongs to another user, whatever this process could do. No link is followed that another user has made or could replace.
+//! Invariants: a symbolic link stays one; a file that was replaced by another one since it was read is not written;
+//! nothing that belongs to another user is written, whatever privileges this process has. A link that another user has
+//! made or could replace is not followed.
 
 use std::fs;
 use std::io;
@@ -16,19 +17,19 @@ use crate::{
     problem::Problem,
 };
 
-/// A file, or where one is to be.
+/// A file, or the location of a new one.
 #[derive(Clone, Debug)]
 pub struct OnDisk {
     pub path: PathBuf,
-    /// The file at the end of symbolic links.
+    /// The path with all links resolved.
     target: PathBuf,
-    /// `None` if there is no such file.
+    /// `None`: the file is missing.
     pub text: Option<String>,
 }
 
 impl OnDisk {
     /// # Errors
-    /// If it is no regular file, not UTF-8, larger than 8 MiB or another user's, or cannot be read.
+    /// If it is not a regular file, not UTF-8, larger than 8 MiB, owned by another user, or cannot be read.
     pub fn read(path: &Path) -> Result<Self, EditError> {
         Self::at(path, &placed(path, None)?)
     }
@@ -52,16 +53,16 @@ impl OnDisk {
         })
     }
 
-    /// Whether others than its user may read it.
+    /// Returns whether other users may read it.
     #[must_use]
     pub fn is_open_to_others(&self) -> bool {
         fs::metadata(&self.target).is_ok_and(|there| there.permissions().mode() & 0o077 != 0)
     }
 
-    /// Replaces it, or removes it. Blocks for up to ten seconds while another process of ours edits it.
+    /// Replaces or removes the file. Blocks for up to ten seconds while another Toolwharf process edits it.
     ///
     /// # Errors
-    /// If it is not as it was read, or cannot be written. It is then as it was.
+    /// If it has changed since it was read, or cannot be written. It is then unchanged.
     pub fn replace(&self, text: Option<&str>) -> Result<(), EditError> {
         let failed = |source| write_error(&self.path, source);
         if text == self.text.as_deref() {
@@ -92,7 +93,7 @@ fn placed(path: &Path, make: Option<Mode>) -> Result<Place, EditError> {
         Err(why @ Unplaced::Loop) => (why, "remove the links"),
         Err(why) => (
             why,
-            "run this as the user whose file it is, or put a plain file and folders of your own there",
+            "run this as the owner of the file, or replace it with a regular file in folders of your own",
         ),
     };
     let (why, help) = help;
@@ -108,7 +109,7 @@ fn write_error(path: &Path, source: io::Error) -> EditError {
     }
 }
 
-/// Whether it is this user's: the file, or the folder that it would be made in.
+/// Checks that the file, or the folder in which it would be created, belongs to this user.
 fn owned(path: &Path, place: &Place) -> Result<(), EditError> {
     let me = rustix::process::geteuid().as_raw();
     let owner = place.owner().map_err(|source| write_error(path, source))?;
@@ -116,7 +117,7 @@ fn owned(path: &Path, place: &Place) -> Result<(), EditError> {
         return Ok(());
     }
     let what = format!(
-        "it belongs to the user with id {}, and this process is the one with id {me}",
+        "it belongs to the user with id {}, but this process runs as the user with id {me}",
         owner
     );
     let problem = Problem::of_file(path, what);
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&real).unwrap(), "b");
         let mode = fs::metadata(&real).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
-        // A new one is for its user alone.
+        // A new file is accessible to its owner only.
         let new = folder.path().join("a/b/new.json");
         OnDisk::read(&new).unwrap().replace(Some("c")).unwrap();
         assert!(!OnDisk::read(&new).unwrap().is_open_to_others());
@@ -206,14 +207,14 @@ mod tests {
             rustix::process::geteuid().is_root(),
             "run this test as root: it makes files of another user"
         );
-        const THEIRS: u32 = 65_533;
+        const OTHER_UID: u32 = 65_533;
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // What root has, and what the other one wants changed.
+        // A file of root that the other user wants to be changed.
         fs::create_dir(at("etc")).unwrap();
         fs::write(at("etc/mcp.json"), "{}").unwrap();
-        let give = |path: &Path| std::os::unix::fs::lchown(path, Some(THEIRS), None).unwrap();
-        // A link to the file; one to its folder; one to a file that is yet to come.
+        let give = |path: &Path| std::os::unix::fs::lchown(path, Some(OTHER_UID), None).unwrap();
+        // A link to the file, one to its folder, and one to a file that does not exist yet.
         for name in ["home", "other"] {
             fs::create_dir(at(name)).unwrap();
         }
@@ -234,7 +235,7 @@ mod tests {
             let said = format!("{said}: {:?}", std::error::Error::source(&said));
             assert!(said.contains("user with id 65533"), "{name}: {said}");
         }
-        // A file of root in their folder, where they can put another one.
+        // A file of root in a folder of the other user, which allows that user to replace it.
         fs::write(at("other/mcp.json"), "{}").unwrap();
         give(&at("other"));
         let said = OnDisk::read(&at("other/mcp.json")).unwrap_err().to_string();
@@ -245,12 +246,12 @@ mod tests {
         let said = crate::write_own(&at("other/a/x"), "x").unwrap_err();
         assert!(said.to_string().contains("--data-dir"), "{said}");
         assert!(!at("other/a").exists());
-        // A link that turns up after the file was read.
+        // A link that appears after the file was read.
         let read = OnDisk::read(&at("etc/late.json")).unwrap();
         symlink(at("etc/mcp.json"), at("etc/late.json")).unwrap();
         give(&at("etc/late.json"));
         read.replace(Some("theirs")).unwrap_err();
-        // Anybody may replace what is here.
+        // A folder in which every user may replace entries.
         fs::create_dir(at("open")).unwrap();
         fs::set_permissions(at("open"), fs::Permissions::from_mode(0o777)).unwrap();
         symlink(at("etc"), at("open/link")).unwrap();
@@ -263,7 +264,7 @@ mod tests {
         // The lock is not written through a link either.
         symlink(at("etc/mcp.json"), at("etc/.x.lock")).unwrap();
         Lock::take(&placed(&at("etc/x"), None).unwrap()).unwrap_err();
-        // One's own links, of files and of folders, are followed and stay.
+        // The user's own links, to files and to folders, are followed and remain.
         symlink(at("etc"), at("mine")).unwrap();
         OnDisk::read(&at("mine/mcp.json"))
             .unwrap()
@@ -302,7 +303,7 @@ mod tests {
             (all("old"), all("etc")),
             (vec!["f".into(), "f.bak".into()], vec!["f".into()])
         );
-        // The file itself is turned into a link.
+        // The file itself is replaced by a link.
         fs::remove_file(at("old/f")).unwrap();
         symlink(at("etc/f"), at("old/f")).unwrap();
         place.reader().unwrap_err();

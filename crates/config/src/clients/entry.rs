@@ -1,17 +1,17 @@
-//! One server as each client writes it.
+//! The entry for a server in the format of each client.
 
 use serde_json::{Map, Value, json};
 
 use super::Client;
 
-/// How a client writes an entry.
+/// The format of a client's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// `command`, `args`; `url`, `headers`.
+    /// `command` and `args`, or `url` and `headers`.
     Plain,
-    /// As [`Style::Plain`], without URLs.
+    /// Like [`Style::Plain`], without URLs.
     CommandOnly,
-    /// As [`Style::Plain`], with `type`: `stdio` or `http`.
+    /// Like [`Style::Plain`], with a `type`: `stdio` or `http`.
     Typed,
     Cline,
     Codex,
@@ -22,14 +22,14 @@ pub(super) enum Style {
     Windsurf,
 }
 
-/// How a client gets to a server.
+/// How a client connects to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     Command {
         program: String,
         args: Vec<String>,
     },
-    /// The token goes into a header.
+    /// The token is sent in a header.
     Url {
         url: String,
         token: String,
@@ -37,7 +37,7 @@ pub enum Way {
 }
 
 impl Client {
-    /// An entry as this client takes it, under that name.
+    /// The entry in this client's format, with this name.
     #[must_use]
     pub fn entry(&self, name: &str, way: &Way) -> Value {
         let mut entry = match way {
@@ -91,7 +91,7 @@ impl Client {
             }
             Style::Gemini => json!({"httpUrl": url, "headers": headers}),
             Style::Goose => json!({"type": "streamable_http", "uri": url, "headers": headers}),
-            // A key is what it has; it need not try to sign in.
+            // A key is already there, so the client need not try to sign in.
             Style::Opencode => {
                 json!({"type": "remote", "url": url, "headers": headers, "oauth": false, "enabled": true})
             }

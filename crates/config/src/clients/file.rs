@@ -1,7 +1,8 @@
-//! A client's file: one server put in or taken out, everything else as it was.
+//! A client's file. Adds and removes servers, and leaves everything else unchanged.
 //!
-//! Invariants: the text keeps its comments, order, line ends and byte order mark. Each edit is read again, and is an error if
-//! anything but the one entry means something else afterwards. A file that the client could not read is not edited.
+//! Invariants: the text keeps its comments, order, line ends and byte order mark. The result of each edit is parsed
+//! again. If anything except the edited entry has changed its meaning, the edit fails. A file that the client could not
+//! read is not edited.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,10 +18,10 @@ use crate::{
     source::{Source, Syntax},
 };
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// With comments.
+    /// JSON with comments.
     Json,
     Toml,
     Yaml,
@@ -33,20 +34,20 @@ pub struct ClientFile {
     path: PathBuf,
     /// Without the byte order mark.
     text: String,
-    /// What the text means.
+    /// The parsed text.
     value: Value,
     has_mark: bool,
 }
 
-const MARK: char = '\u{feff}';
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 impl ClientFile {
-    /// A missing file is an empty one.
+    /// Parses a file. Empty text counts as an empty file.
     ///
     /// # Errors
-    /// [`EditError::Unreadable`] if it is not written as the client writes it.
+    /// [`EditError::Unreadable`] if it is not in the client's format.
     pub fn parse(client: &'static Client, path: &Path, text: &str) -> Result<Self, EditError> {
-        let plain = text.strip_prefix(MARK);
+        let plain = text.strip_prefix(BYTE_ORDER_MARK);
         let mut this = Self {
             client,
             path: path.to_owned(),
@@ -59,7 +60,7 @@ impl ClientFile {
         Ok(this)
     }
 
-    /// All servers, in the order of the file.
+    /// All servers, in file order.
     #[must_use]
     pub fn servers(&self) -> Vec<(String, Value)> {
         match self.container() {
@@ -75,7 +76,7 @@ impl ClientFile {
         }
     }
 
-    /// All that the file holds.
+    /// The whole content of the file.
     #[must_use]
     pub fn root(&self) -> &Value {
         &self.value
@@ -91,10 +92,10 @@ impl ClientFile {
         entry.cloned()
     }
 
-    /// Adds a server behind the others, or replaces it where it is.
+    /// Adds a server after the others, or replaces it in place.
     ///
     /// # Errors
-    /// [`EditError::Unreadable`] if the text cannot be edited without a change of its meaning.
+    /// [`EditError::Unreadable`] if the text cannot be edited without changing something else.
     pub fn put(&mut self, name: &str, entry: &Value) -> Result<(), EditError> {
         let container = self.client.container;
         let new = match self.client.format {
@@ -111,10 +112,10 @@ impl ClientFile {
         self.take_in(new, &[(name, Some(entry))])
     }
 
-    /// Removes a server; one that is not there is no error.
+    /// Removes a server. A missing server is not an error.
     ///
     /// # Errors
-    /// As [`ClientFile::put`].
+    /// Like [`ClientFile::put`].
     pub fn remove(&mut self, name: &str) -> Result<(), EditError> {
         if self.get(name).is_none() {
             return Ok(());
@@ -128,10 +129,10 @@ impl ClientFile {
         self.take_in(new, &[(name, None)])
     }
 
-    /// Adds servers that are not there, as [`ClientFile::put`] does; many of them in one go where the format allows that.
+    /// Adds new servers like [`ClientFile::put`]. Adds many in one edit if the format allows that.
     ///
     /// # Errors
-    /// As [`ClientFile::put`].
+    /// Like [`ClientFile::put`].
     pub fn put_all(&mut self, entries: &[(String, Value)]) -> Result<(), EditError> {
         let Some(((name, entry), rest)) = entries.split_first() else {
             return Ok(());
@@ -141,7 +142,7 @@ impl ClientFile {
                 .iter()
                 .try_for_each(|(name, entry)| self.put(name, entry));
         }
-        // Behind this one.
+        // The others are added after this one.
         self.put(name, entry)?;
         let rest: Vec<_> = rest
             .iter()
@@ -155,10 +156,10 @@ impl ClientFile {
         self.take_in(new, &edits)
     }
 
-    /// Removes servers as [`ClientFile::remove`] does; many of them in one go where the format allows that.
+    /// Removes servers like [`ClientFile::remove`]. Removes many in one edit if the format allows that.
     ///
     /// # Errors
-    /// As [`ClientFile::put`].
+    /// Like [`ClientFile::put`].
     pub fn remove_all(&mut self, names: &HashSet<&str>) -> Result<(), EditError> {
         let servers = self.servers().into_iter();
         let there: Vec<String> = servers
@@ -173,14 +174,14 @@ impl ClientFile {
         self.take_in(new, &edits)
     }
 
-    /// Takes the new text if nothing but these servers is another one in it: each is what it should be, or gone.
+    /// Accepts the new text if only these servers differ in it, and each one is as wanted or gone.
     fn take_in(
         &mut self,
         new: Option<String>,
         edits: &[(&str, Option<&Value>)],
     ) -> Result<(), EditError> {
         let name = edits.first().map(|(name, _)| *name).unwrap_or_default();
-        let what = format!("`{name}` cannot be edited there without a change of anything else");
+        let what = format!("`{name}` cannot be edited without changing something else in the file");
         let unfit = Problem::of_file(&self.path, what)
             .help("edit the file by hand, or write the servers as the client's manual shows them");
         let unfit = || EditError::Unreadable(unfit.clone().into());
@@ -211,7 +212,7 @@ impl ClientFile {
                 Some(inner) if self.is_container(inner) => value = inner,
                 Some(inner) => {
                     let path = self.client.container[..=depth].join(".");
-                    let what = format!("`{path}` is {}, which holds no servers", kind(inner));
+                    let what = format!("`{path}` is {}, which cannot contain servers", kind(inner));
                     let problem = Problem::of_file(&self.path, what);
                     let problem = problem
                         .help("remove it, or write the servers as the client's manual shows them");
@@ -235,9 +236,12 @@ impl ClientFile {
         match value {
             Ok(value) if value.is_object() => Ok(value),
             Ok(other) => {
-                let what = format!("the file holds {}, and not keys with values", kind(&other));
+                let what = format!(
+                    "the file contains {} instead of keys with values",
+                    kind(&other)
+                );
                 let problem = Problem::of_file(&self.path, what);
-                let problem = problem.help("put it right by hand, or move it out of the way");
+                let problem = problem.help("fix it by hand, or move it out of the way");
                 Err(EditError::Unreadable(problem.into()))
             }
             Err(problem) => Err(EditError::Unreadable((*problem).into())),
@@ -252,14 +256,14 @@ impl ClientFile {
 impl fmt::Display for ClientFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.has_mark {
-            write!(f, "{MARK}")?;
+            write!(f, "{BYTE_ORDER_MARK}")?;
         }
         f.write_str(&self.text)
     }
 }
 
-/// Whether two values differ in nothing but the servers of these names, and in containers that are empty without them. `found`
-/// gets those that the new value has.
+/// Returns whether two values differ only in the servers with these names, and in containers that are empty without
+/// them. Adds the servers of the new value to `found`.
 fn is_same_but<'v>(
     old: Option<&'v Value>,
     new: Option<&'v Value>,
@@ -297,7 +301,7 @@ fn is_same_but<'v>(
             .all(|(name, value)| name == key || new.get(name) == Some(value))
 }
 
-/// The other servers of a container, and those of these names.
+/// The other servers of a container, and the servers with these names.
 type Split<'v> = (Rest<'v>, Vec<(&'v str, &'v Value)>);
 
 #[derive(PartialEq)]
@@ -323,7 +327,7 @@ fn without<'v>(value: Option<&'v Value>, names: &HashSet<&str>) -> Split<'v> {
             let (mut those, mut rest) = (Vec::new(), Vec::new());
             let mut seen = HashSet::new();
             for item in items {
-                // Of several of a name, the first one counts.
+                // If several have the same name, the first one counts.
                 if names.contains(named(item)) && seen.insert(named(item)) {
                     those.push((named(item), item));
                 } else {
@@ -340,7 +344,7 @@ fn without<'v>(value: Option<&'v Value>, names: &HashSet<&str>) -> Split<'v> {
     }
 }
 
-/// The name of an item of a list.
+/// The name of a list item.
 fn named(item: &Value) -> &str {
     item["name"].as_str().unwrap_or_default()
 }

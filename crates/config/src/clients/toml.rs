@@ -1,4 +1,4 @@
-//! TOML, as Codex keeps it: a table for each server.
+//! The TOML format of Codex: a table for each server.
 
 use serde_json::Value;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike};
@@ -12,7 +12,7 @@ pub(super) fn parse(source: &Source) -> Result<Value, Box<Problem>> {
             Some(span) => Problem::broken(source, span, what),
             None => Problem::of_file(&source.path, what),
         };
-        problem.help("put it right by hand")
+        problem.help("fix it by hand")
     })?;
     Ok(serde_json::to_value(table).unwrap_or_default())
 }
@@ -47,7 +47,7 @@ pub(super) fn remove(text: &str, container: &[&str], name: &str) -> Option<Strin
     })
 }
 
-/// The parser makes all line ends alike, so those of Windows are put back; a text that has both kinds cannot be.
+/// The parser normalises line ends, so those of Windows are restored. A text with both kinds cannot be edited.
 fn edited(text: &str, change: impl FnOnce(&mut DocumentMut) -> Option<()>) -> Option<String> {
     let ends = text.matches("\r\n").count();
     if ends != 0 && ends != text.matches('\n').count() {

@@ -1,7 +1,8 @@
-//! YAML, edited by lines: whoever calls reads the outcome again, so what is not understood here does no harm.
+//! Line-based edits of YAML. The caller parses the result again, so a construct that is not understood here does no
+//! harm.
 //!
-//! Understood is a block under a key of the first column, whose children all begin in one column, as a mapping or a sequence.
-//! Deliberately absent: containers deeper than that, and flow style.
+//! Supported: a block under a key in the first column whose children all begin in the same column, as a mapping or a
+//! sequence. Deliberately absent: deeper containers, and flow style.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::problem::Problem;
 
-/// An empty text is an empty mapping.
+/// Parses a file. Empty text counts as an empty mapping.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Value, Box<Problem>> {
     if text.lines().all(is_empty) {
         return Ok(Value::Object(serde_json::Map::new()));
@@ -23,7 +24,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Value, Box<Problem>> {
             None => "invalid YAML".to_owned(),
         };
         Problem::of_file(path, what)
-            .help("put it right by hand: check the indentation and the quotes")
+            .help("fix it by hand: check the indentation and the quotes")
             .into()
     })
 }
@@ -48,7 +49,7 @@ pub(super) fn put(text: &str, container: &[&str], name: &str, entry: &Value) -> 
             (lines.len(), 2)
         }
     };
-    // The line above may be the last one, without an end.
+    // The line above may be the last one, without a line end.
     if let Some(above) = at.checked_sub(if block.is_none() { 2 } else { 1 })
         && let Some(above) = lines.get_mut(above)
         && !above.ends_with('\n')
@@ -75,7 +76,7 @@ pub(super) fn remove(text: &str, container: &[&str], name: &str) -> Option<Strin
     Some(lines.concat())
 }
 
-/// The lines of an entry. JSON is YAML, so texts and lists are written as JSON has them.
+/// The lines of an entry. JSON is valid YAML, so texts and lists are written as JSON.
 fn rendered(name: &str, entry: &Value, is_list: bool, indent: &str, end: &str) -> Option<String> {
     let mut out = String::new();
     if !is_list {
@@ -88,13 +89,13 @@ fn rendered(name: &str, entry: &Value, is_list: bool, indent: &str, end: &str) -
     Some(out)
 }
 
-/// A key, in quotes where it is not a plain word.
+/// A key, in quotes unless it is a plain word.
 fn key_of(name: &str) -> String {
     let is_plain = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-    // Words that YAML 1.1 takes for something else.
+    // Words that YAML 1.1 does not read as strings.
     let words = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
     if is_plain && !words.contains(&name.to_lowercase().as_str()) {
         name.to_owned()
@@ -103,13 +104,13 @@ fn key_of(name: &str) -> String {
     }
 }
 
-/// The lines under a key of the first column.
+/// The lines under a key in the first column.
 struct Block {
     /// The line of the key.
     key: usize,
-    /// Columns before each child.
+    /// The indentation of each child.
     indent: usize,
-    /// The lines of each child, without empty ones and comments behind it.
+    /// The lines of each child, without trailing empty lines and comments.
     children: Vec<Range<usize>>,
 }
 
@@ -136,7 +137,7 @@ impl Block {
                 continue;
             }
             let indent = line.len() - line.trim_start_matches(' ').len();
-            // Items of a sequence may stand in the column of its key.
+            // The items of a sequence may be in the same column as its key.
             if indent == 0 && !line.starts_with("- ") {
                 break;
             }

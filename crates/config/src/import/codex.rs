@@ -1,4 +1,4 @@
-//! Codex: TOML, a table `[mcp_servers.NAME]` for each server. Texts are plain, variables have keys of their own.
+//! Codex: TOML with a table `[mcp_servers.NAME]` for each server. Texts are literal; variables have separate keys.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use crate::{
     source::{Source, Syntax},
 };
 
-const TABLE: &str = "mcp_servers";
-/// Keys that say how calls are run there, and nothing about the server.
-const QUIET: &[&str] = &[
+const SERVERS_TABLE: &str = "mcp_servers";
+/// Keys about how Codex makes calls, which do not describe the server.
+const IGNORED_KEYS: &[&str] = &[
     "supports_parallel_tool_calls",
     "required",
     "experimental_environment",
 ];
 
-/// Whether a text without a name is TOML with servers.
+/// Returns whether a text without a file name is TOML with servers.
 pub(super) fn is_likely(text: &str) -> bool {
     text.lines()
-        .any(|line| line.trim_start().starts_with(&format!("[{TABLE}.")))
+        .any(|line| line.trim_start().starts_with(&format!("[{SERVERS_TABLE}.")))
 }
 
 pub(super) fn read(from: &Path, text: &str, place: &Place) -> Result<Vec<Foreign>, EditError> {
     let source = Source::new(from, text.to_owned(), Syntax::Toml);
     let root = clients::toml(&source)?;
-    let servers = root[TABLE].as_object();
+    let servers = root[SERVERS_TABLE].as_object();
     let mut found = Vec::new();
     for (name, server) in servers.into_iter().flatten() {
         let Value::Object(server) = server.clone() else {
@@ -48,7 +48,7 @@ pub(super) fn read(from: &Path, text: &str, place: &Place) -> Result<Vec<Foreign
     Ok(found)
 }
 
-/// The entry as `mcp.json` has it.
+/// The entry in the format of `mcp.json`.
 fn entry(server: Map<String, Value>) -> Map<String, Value> {
     let mut out = Map::new();
     let mut env = Map::new();
@@ -98,7 +98,7 @@ fn entry(server: Map<String, Value>) -> Map<String, Value> {
             ("startup_timeout_ms", time) => {
                 ours.insert("startTimeoutMs".into(), time);
             }
-            (key, _) if QUIET.contains(&key) => {}
+            (key, _) if IGNORED_KEYS.contains(&key) => {}
             (_, mut value) => {
                 super::texts_of(&mut value, &mut |text| *text = plain(text));
                 out.insert(key, value);

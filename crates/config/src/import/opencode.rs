@@ -1,10 +1,11 @@
-//! OpenCode: `command` is an array, variables are `{env:NAME}`, and older files keep servers right below `mcp`.
+//! OpenCode: `command` is an array, variables are written `{env:NAME}`, and older files have servers directly under
+//! `mcp`.
 
 use serde_json::{Map, Value};
 
 use super::{Foreign, each_text};
 
-/// The servers of a file that has them right below `mcp`.
+/// The servers of a file that has them directly under `mcp`.
 pub(super) fn directly_under_mcp(root: &Value) -> Vec<Foreign> {
     let servers = root["mcp"].as_object();
     let entries = servers.into_iter().flatten();
@@ -25,7 +26,7 @@ fn is_entry(entry: &Map<String, Value>) -> bool {
     is_typed || entry.get("command").is_some_and(Value::is_array)
 }
 
-/// Writes an entry of OpenCode as `mcp.json` has it.
+/// Converts an OpenCode entry to the format of `mcp.json`.
 pub(super) fn settle(
     entry: &mut Map<String, Value>,
     notes: &mut Vec<String>,
@@ -47,7 +48,7 @@ pub(super) fn settle(
         entry.insert("env".into(), variables);
     }
     if entry.remove("timeout").is_some() {
-        notes.push("`timeout` is not taken over: there it is for listing tools only".to_owned());
+        notes.push("`timeout` is not imported: OpenCode uses it for listing tools only".to_owned());
     }
     let mut files = Vec::new();
     each_text(entry, &mut |text| *text = filled(text, &mut files));
@@ -58,7 +59,7 @@ pub(super) fn settle(
     }
 }
 
-/// `{env:NAME}` as it is written here.
+/// Converts `{env:NAME}` to `${NAME}`.
 fn filled(text: &str, files: &mut Vec<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let text = text.replace("${", "$${");

@@ -1,4 +1,4 @@
-//! YAML: Continue keeps a list of servers with names, Goose a mapping of extensions, of which servers are a kind.
+//! YAML: Continue keeps a list of named servers, Goose a mapping of extensions, some of which are servers.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::Foreign;
 use crate::{clients, edit::EditError};
 
-/// Keys of Goose that say nothing about the server.
-const QUIET: &[&str] = &["bundled", "available_tools", "timeout", "enabled"];
+/// Keys of Goose that do not describe the server.
+const IGNORED_KEYS: &[&str] = &["bundled", "available_tools", "timeout", "enabled"];
 
 pub(super) fn read(from: &Path, text: &str) -> Result<Vec<Foreign>, EditError> {
     let root = clients::yaml(from, text)?;
@@ -53,7 +53,7 @@ fn of_goose(name: &str, entry: &Value) -> Foreign {
                 }));
                 continue;
             }
-            key if QUIET.contains(&key) => continue,
+            key if IGNORED_KEYS.contains(&key) => continue,
             key => key,
         };
         out.insert(key.to_owned(), value.clone());

@@ -1,5 +1,5 @@
-//! What an entry says of its sandbox, and of how its server is kept running. These keys stand flat in the entry or under
-//! `toolwharf`, in camel case or in snake case, and mean what they mean in a registration.
+//! The sandbox settings of an entry, and how its server is kept running. The keys are at the top level of the entry or
+//! under `toolwharf`, in camel case or snake case, and mean the same as in a registration.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::super::shape::span;
 use super::Entry;
 use api::Wrong;
 
-/// What only a server has that we launch.
-pub const CONFINING: &[&str] = &[
+/// Keys for launched servers only.
+pub const SANDBOX_KEYS: &[&str] = &[
     "image",
     "sandbox",
     "volumes",
@@ -32,16 +32,16 @@ pub const CONFINING: &[&str] = &[
     "restart",
     "heartbeat",
 ];
-/// An entry that has one of these wants a sandbox.
-const SANDBOXED: [&str; 6] = ["image", "volumes", "mounts", "network", "port", "ports"];
+/// Keys that imply a sandbox.
+const SANDBOX_MARKS: [&str; 6] = ["image", "volumes", "mounts", "network", "port", "ports"];
 
-/// The keys of one entry that it has.
+/// The sandbox keys that an entry has.
 pub(super) struct Confining<'o, 'a>(Vec<&'o ObjectProp<'a>>);
 
 impl<'o, 'a> Confining<'o, 'a> {
-    /// Those under `toolwharf` come first: they are meant for us.
+    /// Keys under `toolwharf` come first, because they are only for Toolwharf.
     pub(super) fn of(entry: &'o Object<'a>, ours: Option<&'o Object<'a>>) -> Self {
-        let is_one = |prop: &&ObjectProp<'_>| CONFINING.contains(&prop.name.as_str());
+        let is_one = |prop: &&ObjectProp<'_>| SANDBOX_KEYS.contains(&prop.name.as_str());
         let all = ours
             .into_iter()
             .chain([entry])
@@ -58,7 +58,7 @@ impl<'o, 'a> Confining<'o, 'a> {
 }
 
 impl Entry<'_> {
-    /// Puts a server that is launched where its entry wants it.
+    /// Applies the sandbox settings to a launched server.
     pub(super) fn confine(
         &mut self,
         server: &ObjectProp<'_>,
@@ -85,7 +85,7 @@ impl Entry<'_> {
         {
             errors.push(Wrong::new(
                 "/ports",
-                "stands beside `port`: give all of them in `ports`",
+                "cannot be combined with `port`: list all ports in `ports`",
             ));
         }
         let mut reader = Reader {
@@ -98,11 +98,14 @@ impl Entry<'_> {
             Some(_) => Some(true),
             None => None,
         };
-        let asks = || SANDBOXED.iter().any(|key| confining.get(key).is_some());
+        let asks = || SANDBOX_MARKS.iter().any(|key| confining.get(key).is_some());
         let is_sandboxed = wanted.unwrap_or_else(|| self.defaults.sandbox || asks());
         if is_sandboxed {
             sandboxed(&mut reader, launch);
-        } else if let Some(key) = SANDBOXED.iter().find(|key| confining.get(key).is_some()) {
+        } else if let Some(key) = SANDBOX_MARKS
+            .iter()
+            .find(|key| confining.get(key).is_some())
+        {
             reader.wrong(
                 key,
                 "is only for servers in a sandbox: remove it, or `\"sandbox\": false`",
@@ -115,7 +118,7 @@ impl Entry<'_> {
         launch.packages = packages.unwrap_or(self.defaults.packages);
         spec.lazy = sandbox::start(&mut reader);
         spec.restart = reader.word::<RestartPolicy>("restart");
-        // A program of this host may take its time: it is asked only where somebody wants that.
+        // A program on the host may respond slowly, so it is pinged only if the entry says so.
         if is_sandboxed || reader.get("heartbeat").is_some() {
             spec.heartbeat = sandbox::heartbeat(&mut reader);
         }
@@ -130,7 +133,7 @@ impl Entry<'_> {
                 Some(_) => "",
                 None => "; or write `\"sandbox\": false`",
             };
-            let why = "has no `cwd`: name a folder of the host in `mounts`, and its path inside in `args`";
+            let why = "has no `cwd`: mount a host folder with `mounts`, and use its path inside the sandbox in `args`";
             reader.wrong("sandbox", format!("{why}{way_out}"));
         }
         for wrong in errors {
@@ -138,15 +141,15 @@ impl Entry<'_> {
         }
     }
 
-    /// Refuses the keys that mean nothing beside a `url`. The others may be meant for another program.
+    /// Refuses the keys that have no effect beside a `url`. The others may be meant for another program.
     fn refuse(&mut self, confining: &Confining<'_, '_>) {
         for key in ["sandbox", "image", "volumes", "mounts"] {
             if let Some(prop) = confining.get(key) {
                 let what = format!(
-                    "`{key}` of server `{}` is of servers that are launched here",
+                    "`{key}` of server `{}` is only for servers that are launched here",
                     self.server
                 );
-                let help = "remove it: what runs at a `url` is somebody else's";
+                let help = "remove it: Toolwharf does not run the server behind a `url`";
                 self.wrong(span(&prop.name), what, help);
             }
         }
@@ -157,7 +160,8 @@ impl Entry<'_> {
         let key = path.split('.').next().unwrap_or_default();
         let is_one = key == "ports" && confining.get("port").is_some();
         let key = if is_one { "port" } else { key };
-        // Two keys may be at odds, of which it names the other. Or the settings have it so.
+        // If two keys conflict, `wrong` may name one that the entry does not have. The conflict may also be with the
+        // settings.
         let prop = confining.get(key).or_else(|| confining.0.first().copied());
         let prop = prop.unwrap_or(server);
         let path = if is_one { key } else { &path };
@@ -171,7 +175,7 @@ impl Entry<'_> {
         self.wrong(place, what, help);
     }
 
-    /// A value as JSON: texts are filled in, and keys are in snake case.
+    /// A value as JSON, with texts filled in and keys in snake case.
     pub(super) fn json(&mut self, value: &Value<'_>) -> serde_json::Value {
         match value {
             Value::StringLit(text) => self.fill(&text.value, span(value), Unknown::Keep).into(),
@@ -189,7 +193,7 @@ impl Entry<'_> {
     }
 }
 
-/// Puts a program into the sandbox that its entry describes.
+/// Moves a program into the sandbox that its entry describes.
 fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
     let mut sandbox = Sandbox::new("");
     if reader
@@ -225,7 +229,7 @@ fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
         );
     }
     if is_image && !(sandbox.show.is_empty() && sandbox.hide.is_empty()) {
-        reader.wrong("sandbox", sandbox::ONLY_COMMANDS);
+        reader.wrong("sandbox", sandbox::SHOWN_ONLY_TO_COMMANDS);
     }
     launch.place = Place::Sandbox(sandbox);
 }

@@ -1,5 +1,6 @@
-//! What an entry says of signing in to its server: `"login": "shared"`, or an object. It stands flat or under `toolwharf`, in camel
-//! case or in snake case. Servers that are launched have access tokens in their environment instead (`${login:NAME}`).
+//! The sign-in settings of an entry: `"login": "shared"`, or an object. The key is at the top level or under
+//! `toolwharf`, in camel case or snake case. Launched servers get access tokens in their environment instead
+//! (`${login:NAME}`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use super::super::problem::Problem;
 use super::super::shape::span;
 use super::Entry;
 
-const KEYS: [&str; 13] = [
+const LOGIN_KEYS: [&str; 13] = [
     "mode",
     "grant",
     "client_id",
@@ -34,7 +35,7 @@ const KEYS: [&str; 13] = [
     "assertion_file",
     "idp",
 ];
-const MODES: &str = "must be \"none\", \"shared\" or \"user\"";
+const MODE_RULE: &str = "must be \"none\", \"shared\" or \"user\"";
 
 impl Entry<'_> {
     pub(super) fn login(&mut self, entry: &Object<'_>, spec: &mut ServerSpec) {
@@ -45,7 +46,7 @@ impl Entry<'_> {
         };
         let Origin::Remote(remote) = &mut spec.origin else {
             let what = format!(
-                "`login` of server `{}` is of servers with a `url`",
+                "`login` of server `{}` is only for servers with a `url`",
                 self.server
             );
             let help = "remove it; a launched server gets an access token as a variable, such as `\"TOKEN\": \"${login:NAME}\"` in `env`";
@@ -54,7 +55,7 @@ impl Entry<'_> {
         let members = match self.json(&prop.value) {
             mode @ Value::String(_) => Map::from_iter([("mode".to_owned(), mode)]),
             Value::Object(members) => members,
-            _ => return self.mislogin(prop, "login", MODES),
+            _ => return self.mislogin(prop, "login", MODE_RULE),
         };
         let mut errors = Vec::new();
         let mut reader = Reader {
@@ -69,7 +70,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Notes which variables are access tokens, and of which login.
+    /// Records which variables are access tokens, and their login.
     pub(super) fn tokens(&mut self, spec: &mut ServerSpec) {
         let Origin::Launch(launch) = &mut spec.origin else {
             return;
@@ -104,10 +105,10 @@ impl Entry<'_> {
     }
 }
 
-/// Finds the variables that are access tokens, among those that `may_be`.
+/// Finds the variables that are access tokens, among those for which `may_be` returns true.
 ///
 /// # Errors
-/// They are of several logins.
+/// They belong to more than one login.
 pub fn login_variables(
     env: &BTreeMap<String, String>,
     may_be: impl Fn(&str) -> bool,
@@ -135,10 +136,10 @@ pub fn login_variables(
 }
 
 fn read(reader: &mut Reader<'_>) -> Login {
-    reader.known(&KEYS);
+    reader.known(&LOGIN_KEYS);
     let usual = Login::default();
     let login = Login {
-        mode: word::<LoginMode>(reader, "mode", MODES),
+        mode: word::<LoginMode>(reader, "mode", MODE_RULE),
         grant: word(
             reader,
             "grant",
@@ -164,10 +165,10 @@ fn read(reader: &mut Reader<'_>) -> Login {
     };
     if !login.grant.needs_person() {
         if login.client_id.is_none() {
-            reader.wrong("client_id", "must be there with this `grant`");
+            reader.wrong("client_id", "is required with this `grant`");
         }
         if login.mode == Some(LoginMode::User) {
-            let must = "must be \"shared\" with this `grant`: nobody signs in";
+            let must = "must be \"shared\" with this `grant`, because no user signs in";
             reader.wrong("mode", must);
         }
     }
@@ -203,7 +204,7 @@ fn assertion(reader: &mut Reader<'_>) -> Option<Assertion> {
         (Some(text), None) => AssertionText::Is(text),
         (None, Some(file)) => AssertionText::File(file),
         (Some(_), Some(_)) => {
-            reader.wrong("assertion", "must not stand beside `assertionFile`");
+            reader.wrong("assertion", "cannot be combined with `assertionFile`");
             return None;
         }
         (None, None) => return None,

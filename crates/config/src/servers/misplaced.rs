@@ -1,7 +1,8 @@
-//! Fields that have no effect in the kind of entry that they stand in.
+//! Finds fields that have no effect in the kind of entry in which they are.
 //!
-//! An entry has either a `url` or a `command` (or `image`). In a file, which other programs may read as well, fields of the other kind are
-//! warned of. An entry that is written through Toolwharf ([`misplaced`]) is refused, because whoever wrote it expects an effect.
+//! An entry has either a `url` or a `command` (or `image`). In a file, which other programs may read too, fields of the
+//! other kind cause a warning. In an entry that is written through Toolwharf ([`misplaced`]), they are an error,
+//! because its author expects an effect.
 
 use api::Wrong;
 use jsonc_parser::ast::Object;
@@ -10,18 +11,18 @@ use serde_json::Value;
 
 use super::super::problem::Problem;
 use super::super::shape::span;
-use super::{CONFINING, Entry};
+use super::{Entry, SANDBOX_KEYS};
 
-const URLS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
-/// What only a launched server has, besides [`CONFINING`].
-const OF_LAUNCHED: [&str; 4] = ["command", "args", "env", "cwd"];
-/// What only a remote server has.
-const OF_REMOTE: [&str; 4] = ["url", "serverUrl", "httpUrl", "headers"];
+const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
+/// Keys for launched servers only, in addition to [`SANDBOX_KEYS`].
+const LAUNCHED_KEYS: [&str; 4] = ["command", "args", "env", "cwd"];
+/// Keys for remote servers only.
+const REMOTE_KEYS: [&str; 4] = ["url", "serverUrl", "httpUrl", "headers"];
 const BESIDE_URL: &str = "has no effect in an entry with a `url`, which reaches a server that runs elsewhere: remove it, or the `url`";
 const BESIDE_COMMAND: &str = "has no effect in an entry with a `command` or an `image`, which launches a server: remove it, or the `command`";
 const BESIDE_IMAGE: &str = "has no effect in an entry with an `image`: remove it";
 
-/// The fields of an entry that have no effect in it, each with its place.
+/// The fields without an effect, with their places.
 #[must_use]
 pub fn misplaced(entry: &Value) -> Vec<Wrong> {
     let is_empty = |value: &Value| match value {
@@ -36,7 +37,7 @@ pub fn misplaced(entry: &Value) -> Vec<Wrong> {
     let word = entry.get("type").or_else(|| entry.get("transport"));
     let word = word.and_then(Value::as_str).unwrap_or_default();
     let is_stdio = word.eq_ignore_ascii_case("stdio");
-    let is_remote = !is_stdio && URLS.iter().any(|key| has(entry, key));
+    let is_remote = !is_stdio && URL_KEYS.iter().any(|key| has(entry, key));
     let is_image = has(entry, "image") || has(ours, "image");
     let mut wrong = Vec::new();
     let mut check = |at: &Value, place: &str, keys: &[&str], why: &str| {
@@ -45,11 +46,11 @@ pub fn misplaced(entry: &Value) -> Vec<Wrong> {
         }
     };
     if is_remote {
-        check(entry, "", &OF_LAUNCHED, BESIDE_URL);
-        check(entry, "", CONFINING, BESIDE_URL);
-        check(ours, "/toolwharf", CONFINING, BESIDE_URL);
+        check(entry, "", &LAUNCHED_KEYS, BESIDE_URL);
+        check(entry, "", SANDBOX_KEYS, BESIDE_URL);
+        check(ours, "/toolwharf", SANDBOX_KEYS, BESIDE_URL);
     } else {
-        check(entry, "", &OF_REMOTE, BESIDE_COMMAND);
+        check(entry, "", &REMOTE_KEYS, BESIDE_COMMAND);
         if is_image {
             check(entry, "", &["cwd"], BESIDE_IMAGE);
         }
@@ -61,9 +62,9 @@ impl Entry<'_> {
     /// Warns of the fields that have no effect in an entry of this origin.
     pub(super) fn warn_of_misplaced(&mut self, entry: &Object<'_>, origin: &Origin) {
         let (keys, beside): (&[&str], _) = match origin {
-            Origin::Remote(_) => (&OF_LAUNCHED, "a `url`"),
+            Origin::Remote(_) => (&LAUNCHED_KEYS, "a `url`"),
             Origin::Launch(launch) => match launch.program {
-                Program::Command { .. } => (&OF_REMOTE, "a `command`"),
+                Program::Command { .. } => (&REMOTE_KEYS, "a `command`"),
                 Program::Image { .. } => (&["cwd"], "an `image`"),
             },
         };
@@ -90,7 +91,7 @@ mod tests {
     fn fields_of_the_other_kind() {
         for (entry, expect) in [
             (json!({ "url": "https://h" }), vec![]),
-            // An unknown type is reported as that.
+            // An unknown type is a different error.
             (json!({ "type": "pigeon", "command": "c" }), vec![]),
             (
                 json!({ "url": "https://h", "args": [], "env": {}, "command": null }),

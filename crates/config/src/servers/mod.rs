@@ -1,12 +1,12 @@
-//! From one file's text to server specifications, reporting everything that is wrong.
+//! Parses server specifications from the text of a file, and reports all problems.
 //!
-//! Keys of an entry: `command`, `args`, `env`, `cwd`, `type` or `transport`, `url` (also
-//! `serverUrl`, `httpUrl`), `headers`, `disabled` or `enabled`, `timeout`, `disabledTools`
-//! (also `excludeTools`), and ours under `toolwharf`. Those of [`confined`] stand flat as well. Other keys belong to other clients and
-//! are left alone; a warning follows if one looks like a slip of the pen.
+//! Keys of an entry: `command`, `args`, `env`, `cwd`, `type` or `transport`, `url` (also `serverUrl`, `httpUrl`),
+//! `headers`, `disabled` or `enabled`, `timeout`, `disabledTools` (also `excludeTools`), and Toolwharf's own options
+//! under `toolwharf`. The keys of [`confined`] can also be at the top level. Other keys belong to other clients and are
+//! ignored, with a warning if one looks like a typo.
 //!
-//! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in
-//! seconds, as in Cline: nobody means half a second, and Claude Code ignores such values.
+//! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in seconds, as in Cline: half a
+//! second would be too short to be meant, and Claude Code ignores such values.
 
 mod confined;
 mod login;
@@ -34,44 +34,44 @@ use super::problem::{Problem, nearest};
 use super::sandbox;
 use super::shape::{self, PARSE_OPTIONS, duplicates, kind, printable, span};
 use super::source::{ENTRY_KEYS, Source, Syntax};
-pub use confined::CONFINING;
 use confined::Confining;
+pub use confined::SANDBOX_KEYS;
 pub use login::login_variables;
 pub use misplaced::misplaced;
 
-/// A server and where its name stands.
+/// A server, and the place of its name.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub spec: ServerSpec,
     pub offset: usize,
 }
 
-/// What one file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub servers: Vec<Parsed>,
     pub problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
-    /// Variables that are needed and not set; each is among the problems, too.
+    /// Required variables that are not set. Each one is also among the problems.
     unset: BTreeSet<String>,
-    /// How many of the problems are texts that could not be filled in.
+    /// The number of problems that are texts which could not be filled in.
     unfilled: usize,
 }
 
-/// Why an entry cannot be used.
+/// Why an entry is invalid.
 #[derive(Debug)]
 pub struct Unfit {
     pub problems: Vec<String>,
-    /// The same, each with a JSON pointer into the entry.
+    /// The same problems, each with a JSON pointer into the entry.
     pub wrong: Vec<Wrong>,
-    /// Variables that are needed and not set.
+    /// Required variables that are not set.
     pub unset: BTreeSet<String>,
-    /// Whether nothing is wrong but that texts could not be filled in.
+    /// True if the only problems are texts that could not be filled in.
     pub is_only_unfilled: bool,
 }
 
-/// Keys of other clients that are close to one of ours, or not read and worth a word.
-const FOREIGN: &[&str] = &[
+/// Keys of other clients that resemble Toolwharf's keys, or that are not read but cause a warning.
+const FOREIGN_KEYS: &[&str] = &[
     "name",
     "trust",
     "tools",
@@ -79,8 +79,8 @@ const FOREIGN: &[&str] = &[
     "autoApprove",
     "source",
 ];
-/// Keys that stand under `toolwharf`, besides those of [`CONFINING`].
-pub const OURS: &[&str] = &[
+/// Keys under `toolwharf`, in addition to [`SANDBOX_KEYS`].
+pub const TOOLWHARF_KEYS: &[&str] = &[
     "maxConcurrency",
     "sharing",
     "era",
@@ -93,7 +93,7 @@ pub const OURS: &[&str] = &[
     "login",
 ];
 
-/// `settings` say what holds for entries that say nothing else, and which logins there are; `None`: nobody knows.
+/// Parses the servers of a file. `settings` contain the defaults and the logins. `None`: they are not known.
 pub(crate) fn parse(
     source: &Source,
     variables: &Variables<'_>,
@@ -141,10 +141,10 @@ pub(crate) fn parse(
     outcome
 }
 
-/// Reads one entry by itself, as if it stood in the file `path`: its specification and warnings.
+/// Parses a single entry as if it were in the file `path`. Returns its specification and warnings.
 ///
 /// # Errors
-/// What is wrong with it, without places: nobody has seen the text that it was read from.
+/// The problems, without places in a text, because the user has not seen the text.
 pub fn check(
     path: &Path,
     name: &ServerName,
@@ -185,7 +185,7 @@ pub fn check(
     }
 }
 
-/// Where in the only entry of a text a problem is: a JSON pointer.
+/// The place of a problem in the only entry of a text, as a JSON pointer.
 fn place(source: &Source, problem: &Problem) -> String {
     let Some(at) = problem.at else {
         return String::new();
@@ -198,7 +198,7 @@ fn place(source: &Source, problem: &Problem) -> String {
     if let Some(root) = parsed.ok().and_then(|parsed| parsed.value) {
         walk(&root, offset, &mut path);
     }
-    // `mcpServers` and the name lead to the entry.
+    // Skips `mcpServers` and the name of the entry.
     path.iter().skip(2).map(|part| format!("/{part}")).collect()
 }
 
@@ -225,14 +225,14 @@ fn walk(value: &Value<'_>, offset: usize, path: &mut Vec<String>) {
     }
 }
 
-/// What variables may stand for where only the form of an entry matters: a word, or the beginning of a URL.
-const ANY: [&str; 2] = ["x", "https://x.invalid"];
+/// Placeholders for variables if only the form of an entry is checked: a word, or the beginning of a URL.
+const PLACEHOLDER_VALUES: [&str; 2] = ["x", "https://x.invalid"];
 
-/// Reads one entry of a project, whose variables are the project's secrets. One that lacks a secret is
-/// described all the same, as unusable (P04).
+/// Parses an entry of a project, with the project's secrets as variables. If a secret is missing, the entry is still
+/// described, as unusable (P04).
 ///
 /// # Errors
-/// What is wrong with it, whatever the secrets are.
+/// The problems that do not depend on the values of secrets.
 pub fn check_project(
     project: &ProjectId,
     name: &ServerName,
@@ -240,9 +240,9 @@ pub fn check_project(
     secrets: &HashMap<String, String>,
 ) -> Result<ServerSpec, Unfit> {
     let path = Path::new("/");
-    // First the variables themselves, for they are what is to be seen of it.
+    // First with the variables as their own values, because this form is displayed.
     let mut form = check(path, name, entry, &|name| Some(format!("${{{name}}}")));
-    for any in ANY {
+    for any in PLACEHOLDER_VALUES {
         form = form.or_else(|_| check(path, name, entry, &|_| Some(any.to_owned())));
     }
     let (mut form, _) = form?;
@@ -278,13 +278,13 @@ struct Entry<'e> {
     defaults: Defaults,
     logins: Option<&'e BTreeMap<String, Login>>,
     server: String,
-    /// Variables of a disabled server need not be set.
+    /// The variables of a disabled server need not be set.
     active: bool,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     unset: BTreeSet<String>,
     unfilled: usize,
-    /// Variables that are access tokens, and where they stand.
+    /// Variables that are access tokens, with their places.
     tokens: Vec<(String, Range<usize>)>,
 }
 
@@ -311,11 +311,11 @@ impl Entry<'_> {
         duplicates(self.source, entry, &mut self.problems);
         if is_extension(entry) {
             let what = format!(
-                "server `{}` comes from an editor extension and is left out",
+                "server `{}` comes from an editor extension and is ignored",
                 self.server
             );
             let warning = Problem::at(self.source, span(&prop.name), what)
-                .help("give it a `command` or a `url` to have it here too");
+                .help("to use it here too, give it a `command` or a `url`");
             self.warnings.push(warning);
             return None;
         }
@@ -354,7 +354,7 @@ impl Entry<'_> {
     fn unknown_keys(&mut self, entry: &Object<'_>) {
         for prop in &entry.properties {
             let key = prop.name.as_str();
-            let lists = [ENTRY_KEYS, FOREIGN, CONFINING];
+            let lists = [ENTRY_KEYS, FOREIGN_KEYS, SANDBOX_KEYS];
             if lists.iter().any(|known| known.contains(&key)) {
                 continue;
             }
@@ -431,13 +431,13 @@ impl Entry<'_> {
         duplicates(self.source, ours, &mut self.problems);
         for prop in &ours.properties {
             let key = prop.name.as_str();
-            if !OURS.contains(&key) && !CONFINING.contains(&key) {
+            if !TOOLWHARF_KEYS.contains(&key) && !SANDBOX_KEYS.contains(&key) {
                 let what = format!(
                     "`toolwharf.{}` of server `{}` is not a known option",
                     printable(key),
                     self.server
                 );
-                let known = [OURS, CONFINING].concat();
+                let known = [TOOLWHARF_KEYS, SANDBOX_KEYS].concat();
                 let help = match nearest(key, &known) {
                     Some(known) => format!("did you mean `{known}`?"),
                     None => format!("known are {}", known.join(", ")),
@@ -482,7 +482,7 @@ impl Entry<'_> {
     }
 }
 
-/// Zed lists servers that extensions bring, with their settings only.
+/// Zed also lists servers of extensions, with nothing but their settings.
 fn is_extension(entry: &Object<'_>) -> bool {
     let says_so = entry
         .get_string("source")
@@ -532,7 +532,7 @@ mod tests {
             (spec.origin.target().as_str(), spec.unusable),
             ("http://real:8/mcp", None)
         );
-        // A secret that does not fit is the project's matter, not the entry's.
+        // An invalid secret is a problem of the project, not of the entry.
         let spec = check(entry, &[("BASE", "real")]).expect("its form is right");
         assert!(spec.unusable.is_some_and(|why| why.contains("scheme")));
         check(serde_json::json!({"url": "real/mcp"}), &[]).expect_err("never usable");

@@ -1,4 +1,4 @@
-//! Where a server's instances come from: `command` and its company, or `url` and `headers`.
+//! The origin of a server's instances: `command` and related keys, or `url` and `headers`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ const COMMAND_SLIPS: &[&str] = &[
 const URL_SLIPS: &[&str] = &[
     "uri", "endpoint", "href", "baseUrl", "server", "address", "link",
 ];
-const TRANSPORTS: &str = "`stdio`, `http` (also `streamable-http`) or `sse`";
+const TRANSPORT_WORDS: &str = "`stdio`, `http` (also `streamable-http`) or `sse`";
 
 impl Entry<'_> {
     pub(super) fn origin(
@@ -74,10 +74,10 @@ impl Entry<'_> {
         }
     }
 
-    /// `stdio`, `http` or `sse`.
+    /// The transport: `stdio`, `http` or `sse`.
     fn transport_word(&mut self, prop: &ObjectProp<'_>) -> Option<&'static str> {
         let Value::StringLit(text) = &prop.value else {
-            self.wrong_type(prop, "a string", &format!("write {TRANSPORTS}"));
+            self.wrong_type(prop, "a string", &format!("write {TRANSPORT_WORDS}"));
             return None;
         };
         let folded = text.value.to_lowercase().replace(['-', '_', ' '], "");
@@ -96,8 +96,8 @@ impl Entry<'_> {
             self.server
         );
         let help = match meant {
-            Some(meant) => format!("did you mean `{meant}`? Known are {TRANSPORTS}"),
-            None => format!("write {TRANSPORTS}"),
+            Some(meant) => format!("did you mean `{meant}`? Known are {TRANSPORT_WORDS}"),
+            None => format!("write {TRANSPORT_WORDS}"),
         };
         self.report(Problem::showing(self.source, span(&prop.value), what).help(help));
         None
@@ -139,7 +139,7 @@ impl Entry<'_> {
     }
 
     fn stdio(&mut self, entry: &Object<'_>, command: &ObjectProp<'_>) -> Option<Origin> {
-        // Zed's older files nest: {"command": {"path": …, "args": …, "env": …}}.
+        // Older files of Zed are nested: {"command": {"path": …, "args": …, "env": …}}.
         let (holder, command) = match &command.value {
             Value::Object(nested) => {
                 duplicates(self.source, nested, &mut self.problems);
@@ -187,7 +187,7 @@ impl Entry<'_> {
         })))
     }
 
-    /// An image of a container, and what to run in it instead of what it says itself.
+    /// A container image, and the command that replaces the image's own.
     fn image(
         &mut self,
         entry: &Object<'_>,
@@ -278,7 +278,9 @@ impl Entry<'_> {
                 return remote(text.trim());
             }
             Ok(url) if matches!(url.scheme(), "ws" | "wss") => (
-                format!("the `url` of server `{server}` is a WebSocket, which is no MCP transport"),
+                format!(
+                    "the `url` of server `{server}` is a WebSocket, which is not an MCP transport"
+                ),
                 "use the server's http or https address",
             ),
             Ok(_) => (

@@ -1,4 +1,4 @@
-//! Values of an entry: each reader reports what is wrong and answers with what is right.
+//! Readers for the values of an entry. Each one reports problems and returns the valid part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::super::problem::Problem;
 use super::super::shape::{duplicates, kind, printable, span};
 use super::Entry;
 
-/// A day: more is a slip of the unit.
+/// A day. A greater value is probably in the wrong unit.
 const MAX_TIMEOUT_MS: f64 = 86_400_000.0;
 
 impl Entry<'_> {
-    /// An object of names and texts; numbers and booleans count as their text, null as absent.
+    /// An object of names and texts. Numbers and booleans are converted to text, and null counts as absent.
     pub(super) fn texts(&mut self, entry: &Object<'_>, key: &str) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
         let Some(prop) = entry.get(key) else {
@@ -184,7 +184,7 @@ impl Entry<'_> {
         self.wrong(span(&prop.value), what, help);
     }
 
-    /// For keys of ours whose value is no secret.
+    /// For Toolwharf's keys whose value is not a secret.
     pub(super) fn wrong_value(&mut self, prop: &ObjectProp<'_>, expected: &str) {
         let key = printable(prop.name.as_str());
         let what = format!("bad `{key}` of server `{}`", self.server);

@@ -10,13 +10,13 @@ use super::{
     walk::{Table, set},
 };
 
-/// The tools of Toolwharf itself that an agent can have.
+/// The built-in tools that an agent can use.
 pub(super) const NATIVE_TOOLS: &[&str] = &["display_recipe"];
 
-/// Longest system prompt, in bytes.
-const SYSTEM_BYTES: usize = 256 << 10;
+/// Maximum length of a system prompt, in bytes.
+const MAX_SYSTEM_BYTES: usize = 256 << 10;
 
-/// How the servers that an agent uses are started at its first chat.
+/// How an agent's servers are started for its first chat.
 pub(super) fn start(table: &mut Table<'_, '_>) -> Option<StartPolicy> {
     let policies = [
         ("sequential", StartPolicy::Sequential),
@@ -40,12 +40,12 @@ pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
     if let Some((file, span)) = table.string("system_file") {
         let folder = walk.source.path.parent().unwrap_or(Path::new(""));
         let path = folder.join(file);
-        let short = |text: &String| text.len() <= SYSTEM_BYTES;
+        let short = |text: &String| text.len() <= MAX_SYSTEM_BYTES;
         match std::fs::read_to_string(&path).ok().filter(short) {
             Some(text) => into.system = Some(text),
             None => {
                 let path = path.display();
-                let what = format!("{path} cannot be read, is no text, or is too long");
+                let what = format!("{path} cannot be read, is not text, or is too long");
                 let write = "a text file of at most 256 KiB, beside this one";
                 walk.wrong(span, &what, write);
             }

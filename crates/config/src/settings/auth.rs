@@ -1,4 +1,4 @@
-//! `[auth.oidc.NAME]`: issuers whose tokens are taken.
+//! `[auth.oidc.NAME]`: trusted token issuers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,9 +11,9 @@ use super::{
     walk::{Table, Walk},
 };
 
-const RULE: &str =
+const RULE_EXAMPLE: &str =
     r#"rules such as { claim = "groups", values = ["ml"], role = "call", projects = ["ml"] }"#;
-const TEXTS: &str = r#"strings, such as ["one", "two"]"#;
+const STRINGS_EXAMPLE: &str = r#"strings, such as ["one", "two"]"#;
 
 pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
     let mut issuers = BTreeMap::new();
@@ -34,8 +34,8 @@ pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
                 if others.any(|other: &OidcSettings| other.issuer == issuer.issuer) {
                     walk.wrong(
                         key.span(),
-                        "two entries of one issuer",
-                        "all its rules in one",
+                        "two entries for the same issuer",
+                        "all its rules in one entry",
                     );
                 }
                 issuers.insert(name.to_owned(), issuer);
@@ -52,14 +52,16 @@ pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
 fn issuer(mut table: Table<'_, '_>, at: Range<usize>) -> Option<OidcSettings> {
     let text = |text: &str| Some(text.to_owned());
     let mut into = OidcSettings::default();
-    into.audiences.extend(table.each("audiences", TEXTS, text));
-    into.scopes.extend(table.each("scopes", TEXTS, text));
+    into.audiences
+        .extend(table.each("audiences", STRINGS_EXAMPLE, text));
+    into.scopes
+        .extend(table.each("scopes", STRINGS_EXAMPLE, text));
     into.client_id = table.string("client_id").map(|(text, _)| text);
     into.client_secret = table.secret("client_secret");
     table.flag("introspection", &mut into.introspection);
     let walk = table.walk;
     if into.introspection && (into.client_id.is_none() || into.client_secret.is_none()) {
-        let must = "`client_id` and `client_secret`, too: issuers tell nobody else about tokens";
+        let must = "`client_id` and `client_secret`, too: issuers answer only their clients";
         walk.wrong(at.clone(), "`introspection` without a client", must);
     }
     let must = r#""https://…", as the issuer writes it; plain http only on loopback"#;
@@ -81,7 +83,7 @@ fn access(table: &mut Table<'_, '_>) -> Vec<AccessRule> {
     let Some(rules) = item.get_ref().as_array() else {
         table
             .walk
-            .wrong(item.span(), "`access` is not a list", RULE);
+            .wrong(item.span(), "`access` is not a list", RULE_EXAMPLE);
         return Vec::new();
     };
     let rules = rules
@@ -92,21 +94,25 @@ fn access(table: &mut Table<'_, '_>) -> Vec<AccessRule> {
 
 fn access_rule(walk: &Walk<'_>, item: &Spanned<DeValue<'_>>) -> Option<AccessRule> {
     let Some(items) = item.get_ref().as_table() else {
-        walk.wrong(item.span(), "`access` holds something else", RULE);
+        walk.wrong(
+            item.span(),
+            "`access` contains something that is not a rule",
+            RULE_EXAMPLE,
+        );
         return None;
     };
     let mut table = Table::new(walk, items, "auth.oidc.*.access.");
     if !items.contains_key("role") {
         let must = format!("`role = …`, one of `{}`", Role::WORDS.join("`, `"));
         walk.wrong(item.span(), "a rule without a role", &must);
-        // The others are keys that there are.
+        // Marks the other keys as known.
         for key in ["claim", "values", "projects"] {
             table.item(key);
         }
         return None;
     }
     let role = table.word("role", Role::WORDS).unwrap_or(Role::Read);
-    let values = table.each("values", TEXTS, |text| Some(text.to_owned()));
+    let values = table.each("values", STRINGS_EXAMPLE, |text| Some(text.to_owned()));
     let values: BTreeSet<String> = values.into_iter().collect();
     let claim = table.string("claim");
     let listed = items.contains_key("projects");
@@ -119,17 +125,17 @@ fn access_rule(walk: &Walk<'_>, item: &Spanned<DeValue<'_>>) -> Option<AccessRul
         (Some((claim, _)), false) => Some((claim, values)),
         (None, true) => None,
         _ => {
-            let must = "both, or neither for everybody whom the issuer knows";
+            let must = "both, or neither for all users of the issuer";
             walk.wrong(item.span(), "`claim` and `values` need each other", must);
             return None;
         }
     };
-    // Without its projects a rule would hold everywhere.
+    // Without its projects, the rule would apply everywhere.
     if projects.len() < named {
         return None;
     }
     if listed && projects.is_empty() {
-        let must = "projects, or leave the key out: then it holds everywhere";
+        let must = "projects, or remove the key so that the rule applies everywhere";
         walk.wrong(item.span(), "a rule of no project", must);
         return None;
     }

@@ -1,4 +1,4 @@
-//! `[logins.NAME]`: where people sign in for the access tokens of variables (`${login:NAME}`).
+//! `[logins.NAME]`: where users sign in for the access tokens of variables (`${login:NAME}`).
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::interpolate::is_login;
 
-const URL: &str = r#""https://…"; plain http only on loopback"#;
+const URL_RULE: &str = r#""https://…"; plain http only on loopback"#;
 
 pub(super) fn logins(walk: &Walk<'_>, all: &DeTable<'_>) -> BTreeMap<String, Login> {
     let mut logins = BTreeMap::new();
@@ -34,10 +34,10 @@ pub(super) fn logins(walk: &Walk<'_>, all: &DeTable<'_>) -> BTreeMap<String, Log
 }
 
 fn login(mut table: Table<'_, '_>, at: Range<usize>) -> Option<Login> {
-    let issuer = table.text("issuer", URL, is_private_address);
-    let authorize = table.text("authorize_url", URL, is_private_address);
-    let token = table.text("token_url", URL, is_private_address);
-    let device = table.text("device_url", URL, is_private_address);
+    let issuer = table.text("issuer", URL_RULE, is_private_address);
+    let authorize = table.text("authorize_url", URL_RULE, is_private_address);
+    let token = table.text("token_url", URL_RULE, is_private_address);
+    let device = table.text("device_url", URL_RULE, is_private_address);
     let mut secret = |key| table.secret(key).map(|secret| secret.reveal().to_owned());
     let (client_secret, private_key) = (secret("client_secret"), secret("private_key"));
     let modes = [("user", LoginMode::User), ("shared", LoginMode::Shared)];
@@ -79,7 +79,7 @@ fn login(mut table: Table<'_, '_>, at: Range<usize>) -> Option<Login> {
         return None;
     }
     if has("token_url") && login.client_id.is_none() {
-        let must = "`client_id`: of the client that was registered for Toolwharf";
+        let must = "the `client_id` that the issuer registered for Toolwharf";
         walk.wrong(at, "a login without a client", must);
         return None;
     }

@@ -1,186 +1,187 @@
-//! The file with all its defaults.
+//! A sample of the settings file with all defaults.
 
-/// Every setting with its default: for the documentation, and for whoever asks what can be set.
-pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; what stands here is the default.
+/// Every setting with its default and a description. The list of settings (`told`) is parsed from it. The text is
+/// also in `docs/configuration.md`.
+pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; the values here are the defaults.
 
-# Address and port of the one listener. Loopback unless you mean to serve others.
+# Address and port to listen on. Loopback, unless you want to serve other machines.
 listen = "127.0.0.1:6280"
 
-# How tools of several servers are named: "prefix-on-conflict", "always-prefix",
-# "last-wins" or "preserve" (then two tools of one name are an error).
+# How the tools of several servers are named: "prefix-on-conflict", "always-prefix",
+# "last-wins" or "preserve" (two tools of the same name are then an error).
 naming = "prefix-on-conflict"
 
-# How servers are started: "parallel", "sequential" (the first failure fails the start) or
+# How servers are started: "parallel", "sequential" (the first failure stops the start) or
 # "lazy" (each at its first use).
 start = "parallel"
 
-# Origins, besides those of loopback, whose web pages may call.
+# Origins of web pages that may call, in addition to loopback.
 # Written as "https://app.example.com".
 allowed_origins = []
 
-# Names, besides loopback and `listen`, under which clients may call, such as
-# "tools.example.com"; without a port every port.
+# Host names under which clients may call, in addition to loopback and `listen`, such as
+# "tools.example.com". A name without a port allows every port.
 allowed_hosts = []
 
-# Where state is kept; by default $XDG_DATA_HOME/toolwharf or ~/.local/share/toolwharf.
+# Where state is stored. Default: $XDG_DATA_HOME/toolwharf or ~/.local/share/toolwharf.
 # data_dir = "/var/lib/toolwharf"
 
-# The database; by default a SQLite file in the data directory. A URL with a password is better
-# given as the variable TOOLWHARF_DATABASE_URL.
+# The database. Default: a SQLite file in the data directory. If the URL contains a password, set
+# the variable TOOLWHARF_DATABASE_URL instead.
 # database_url = "postgres://toolwharf@db.example.com/toolwharf"
 
-# Whether MCP needs a key on loopback, too. Elsewhere it always does.
+# Whether MCP needs a key on loopback too. On other addresses it always does.
 require_key = false
 
-# What happens to a tool whose definition its server changes after it was first seen:
+# What to do with a tool whose definition changes after it was first seen:
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"
 
-# Where clients and browsers reach this gateway, behind a proxy for instance; by default where it listens.
+# The address at which clients and browsers reach this gateway, for example behind a proxy. Default: `listen`.
 # public_url = "https://tools.example.com"
 
-# Where issuers of servers find Toolwharf's client metadata document; by default below an https `public_url`.
+# Where issuers of servers find Toolwharf's client metadata document. Default: below an https `public_url`.
 # client_metadata_url = "https://example.com/toolwharf.json"
 
-# Issuers whose tokens are taken: people of a company's own sign-in. MCP then always needs a key or a token.
+# Issuers whose tokens are accepted: a company's own sign-in. With one, MCP always needs a key or a token.
 # [auth.oidc.corp]
 # issuer = "https://login.example.com/realms/corp"
-# audiences = ["https://tools.example.com"]   # by default the endpoints of this gateway
-# scopes = ["mcp:call"]       # that a token needs, all of them
-# jwks_uri = "https://login.example.com/realms/corp/certs"   # by default what its metadata says
-# client_id = "toolwharf"     # with one, people can sign in at a browser
+# audiences = ["https://tools.example.com"]   # default: the endpoints of this gateway
+# scopes = ["mcp:call"]       # a token needs all of them
+# jwks_uri = "https://login.example.com/realms/corp/certs"   # default: from the issuer's metadata
+# client_id = "toolwharf"     # lets people sign in with a browser
 # client_secret = "${OIDC_CLIENT_SECRET}"
-# introspection = true        # asks the issuer about tokens that are no JWT
-# access = [                  # who may do what; nobody anything without a rule
+# introspection = true        # asks the issuer about tokens that are not JWTs
+# access = [                  # who may do what; without a matching rule, nothing is allowed
 #   { claim = "groups", values = ["ml"], role = "call", projects = ["ml"] },
 #   { claim = "realm_access.roles", values = ["toolwharf-admin"], role = "admin" },
 #   { role = "read", projects = ["demo"] },
 # ]
 
-# Where people sign in for the access tokens of variables: "GITHUB_TOKEN": "${login:github}" in the `env` of a server.
+# Where people sign in to get access tokens for variables: "GITHUB_TOKEN": "${login:github}" in the `env` of a server.
 # [logins.github]
 # issuer = "https://github.com/login/oauth"
-# authorize_url = "https://github.com/login/oauth/authorize"   # where the issuer has no metadata
+# authorize_url = "https://github.com/login/oauth/authorize"   # if the issuer has no metadata
 # token_url = "https://github.com/login/oauth/access_token"
 # device_url = "https://github.com/login/device/code"
 # client_id = "Ov23"
 # client_secret = "${GITHUB_CLIENT_SECRET}"
-# client_auth = "client_secret_post"   # or "client_secret_basic", "private_key_jwt", "none"; by default as the issuer wants it
+# client_auth = "client_secret_post"   # or "client_secret_basic", "private_key_jwt", "none"; default: what the issuer supports
 # private_key = "${GITHUB_CLIENT_KEY}"   # PEM, for "private_key_jwt"
 # scopes = ["repo", "read:org"]
-# login = "user"              # each caller's own; or "shared", one for all
-# pkce = "assume"             # where the issuer does not say that it knows PKCE and does
+# login = "user"              # one sign-in per caller; or "shared", one for all callers
+# pkce = "assume"             # for an issuer that supports PKCE but does not say so
 
 [extensions]
-# Servers that all clients share are told that their client has these extensions, with these settings.
+# Servers that all clients share are told that their client supports these extensions, with these settings.
 "io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }
 
 [limits]
-max_body_bytes = "16MiB"      # largest request body; more is answered with 413
-max_bodies_bytes = "256MiB"   # request bodies of all connections; more is answered with 503
-max_unread_bytes = "256MiB"   # what waits for clients to read it; then the slowest are cut off
-max_connections = 16384       # client connections at a time; fewer if files are limited to fewer
-max_line_bytes = "20MiB"      # longest line or event of a server
-max_depth = 128               # deepest nesting of JSON in a message
-max_sessions = 16384          # client sessions at a time
-max_subscriptions = 16384     # resources that clients watch at a time
+max_body_bytes = "16MiB"      # largest request body; larger ones get 413
+max_bodies_bytes = "256MiB"   # request bodies of all connections together; more get 503
+max_unread_bytes = "256MiB"   # data that clients have not read yet; above it, the slowest clients are disconnected
+max_connections = 16384       # client connections at the same time; fewer if the limit on open files is lower
+max_line_bytes = "20MiB"      # longest line or event from a server
+max_depth = 128               # deepest JSON nesting in a message
+max_sessions = 16384          # client sessions at the same time
+max_subscriptions = 16384     # resources that clients are subscribed to at the same time
 max_session_instances = 16    # instances of one server with sharing "session"
 queue_len = 256               # calls that wait for one server
-client_queue_len = 256        # messages that wait for one slow client
+client_queue_len = 256        # messages in the queue of one slow client
 session_idle = "30m"          # an unused client session ends after this
-server_idle = "30m"           # a server started at its first use is stopped when unused for this
+server_idle = "30m"           # a server that started on demand stops after being unused for this long
 held_call_ttl = "5m"          # how long a call waits for the client's input
-max_held_calls = 1024         # calls that wait like that at a time
-stop_grace = "10s"            # from the request to stop until the kill
-drain = "30s"                 # how long calls in flight may finish at the end, 19 seconds at most
+max_held_calls = 1024         # calls that wait for input at the same time
+stop_grace = "10s"            # from SIGTERM to SIGKILL
+drain = "30s"                 # how long calls in flight may take at shutdown; at most 19 seconds
 
 [defaults]
-# Of servers of mcp.json that are launched; an entry may say otherwise.
+# For servers in mcp.json that Toolwharf starts. An entry can override them.
 sandbox = false               # true: in a sandbox
-packages = "newest"           # of npx and uvx on the host itself; "pinned": installed once, and moved on by `update`
+packages = "newest"           # of npx and uvx outside a sandbox; "pinned": installed once, and updated with `toolwharf update`
 
 [breaker]
-failures = 3                  # starts in a row that fail, after which a project's own server is left alone
-cooldown = "60s"              # for so long; an entry may say otherwise
+failures = 3                  # failed starts in a row, after which a project's own server is not started for a while
+cooldown = "60s"              # how long it is then not started; an entry can override both
 
 [audit]
-enabled = true                # tool calls are recorded before and after they are made
-bodies = "digests"            # of arguments and results, or "full" texts without secrets
-retention_days = 90           # 0 keeps records for ever
+enabled = true                # records tool calls before and after they are made
+bodies = "digests"            # of arguments and results; "full" stores the texts, without secrets
+retention_days = 90           # 0 keeps records indefinitely
 
 [hosting]
-# What hosted servers may run on; each gets the strongest that works and suits it. "runc" is
-# weaker than "gvisor", and only used where it stands here.
+# The providers that hosted servers may run on. Each server gets the strongest one that works and suits it.
+# "runc" is weaker than "gvisor", and is used only if it is in this list.
 providers = ["gvisor", "firecracker", "e2b", "process"]
 # docker_host = "unix:///var/run/docker.sock"
-docker_network = "bridge"     # of servers that may reach everything
-gvisor_runtime = "runsc"      # as Docker knows it
+docker_network = "bridge"     # for servers with an open network
+gvisor_runtime = "runsc"      # its name in Docker's configuration
 firecracker_runtime = "kata-fc"
 runc_runtime = "runc"
-# e2b_api_key = "${E2B_API_KEY}"   # without one there is no "e2b"; better not in plain text
+# e2b_api_key = "${E2B_API_KEY}"   # required for "e2b"; avoid plain text
 e2b_url = "https://api.e2b.app"
-# e2b_sandbox_url = "https://sandbox.example.com"   # where one address serves all sandboxes
-package_bytes = "2GiB"        # what the installation of one package may write, caches included
-package_files = 200000        # and how many files
-package_hosts = []            # hosts that installations reach beside the registries of npm and uv
-mounts = []                   # paths of this host below which servers may mount something
-# webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
+# e2b_sandbox_url = "https://sandbox.example.com"   # if all sandboxes have one address
+package_bytes = "2GiB"        # disk limit for installing one package, caches included
+package_files = 200000        # file limit for installing one package
+package_hosts = []            # hosts that installations may reach, in addition to the registries of npm and uv
+mounts = []                   # folders of this host that servers of projects and registrations may mount, with all below them
+# webhook = "https://alerts.example.com/toolwharf"   # receives health warnings
 
 [kubernetes]
-# The cluster of the provider "kubernetes", which has to stand in `providers`.
-# kubeconfig = "/etc/toolwharf/kubeconfig"   # without one: KUBECONFIG, ~/.kube/config, or the cluster it runs in
-# context = "production"      # without one: the kubeconfig's current context
-# namespace = "mcp-servers"   # without one: the context's
+# The cluster of the provider "kubernetes", which must be in `providers`.
+# kubeconfig = "/etc/toolwharf/kubeconfig"   # default: KUBECONFIG, ~/.kube/config, or the cluster that Toolwharf runs in
+# context = "production"      # default: the kubeconfig's current context
+# namespace = "mcp-servers"   # default: the context's namespace
 runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's default runtime
-# storage_class = "fast"      # of volumes; without one: the cluster's default
-# probe_image = "busybox"     # looks in each pod at its kernel and at what it uses; without one the kernel is not known
-user = 65532                  # whom servers run as; "image" for whom their image says, which may be root
-# watch_namespace = "mcp-servers"   # `MCPServer` resources of this namespace are servers here; without one none are
+# storage_class = "fast"      # of volumes; default: the cluster's default
+# probe_image = "busybox"     # image that inspects the kernel and resource use of each pod; without it the kernel is unknown
+user = 65532                  # the user that servers run as; "image" for the user of the image, which may be root
+# watch_namespace = "mcp-servers"   # reads `MCPServer` resources in this namespace; default: none
 
 [swarm]
-# The swarm of the provider "swarm", which has to stand in `providers`: daemons of its nodes, a manager's among them.
-# daemons = ["unix:///var/run/docker.sock", "tcp://10.0.0.2:2376"]   # without them: that of `docker_host`
-# tls = "/etc/toolwharf/docker"   # ca.pem, cert.pem and key.pem for daemons at tcp://
-# constraints = ["node.labels.mcp == true"]   # what Swarm has to find of a node
-gvisor = true                 # servers run on gVisor's kernel or not at all; "runsc" is the nodes' `default-runtime`
-network = "bridge"            # of servers that may reach everything
-# volume_driver = "local"     # brings volumes to any node; without one a server stays where its volumes are
+# The swarm of the provider "swarm", which must be in `providers`: Docker daemons of its nodes, at least one of a manager.
+# daemons = ["unix:///var/run/docker.sock", "tcp://10.0.0.2:2376"]   # default: `docker_host`
+# tls = "/etc/toolwharf/docker"   # folder with ca.pem, cert.pem and key.pem for daemons at tcp://
+# constraints = ["node.labels.mcp == true"]   # placement constraints of Swarm
+gvisor = true                 # servers run only on gVisor; "runsc" must be the nodes' `default-runtime`
+network = "bridge"            # for servers with an open network
+# volume_driver = "local"     # makes volumes available on any node; without it a server stays on the node of its volumes
 # volume_options = ["type=nfs", "o=addr=10.0.0.9,rw", "device=:/volumes/{name}"]
 
-# The agent that `POST /api/v1/chat` talks to; there is none without a model.
+# The agent behind `POST /api/v1/chat`. Without a model there is no agent.
 # [agent]
-# api = "anthropic"           # or "openai": chat completions, which local model servers speak too
+# api = "anthropic"           # or "openai": chat completions, which local model servers support too
 # model = "claude-sonnet-4-5"
-# api_key = "${ANTHROPIC_API_KEY}"   # without it: the secret or the variable of that name
+# api_key = "${ANTHROPIC_API_KEY}"   # default: the secret or the variable of that name
 # base_url = "https://api.anthropic.com"
-# system = "You keep recipes."       # or system_file = "prompt.md", beside this file
-# max_tokens = 8192           # of one answer
-# max_turns = 20              # requests to the model for one message
-# max_chats = 32              # at a time; one more is answered with 503
-# start = "sequential"        # a server that does not start fails the chat; with "parallel" it is left out
-# native = ["display_recipe"] # tools of Toolwharf's own
-# [agent.prices."claude-sonnet-4-5"]   # of a million tokens
+# system = "You keep recipes."       # or system_file = "prompt.md", in the folder of this file
+# max_tokens = 8192           # per response of the model
+# max_turns = 20              # requests to the model per message
+# max_chats = 32              # at the same time; more get 503
+# start = "sequential"        # a server of mcp.json that does not start fails the first chat; "parallel": chats continue without it
+# native = ["display_recipe"] # tools of Toolwharf itself
+# [agent.prices."claude-sonnet-4-5"]   # per million tokens
 # input = 3.0
 # output = 15.0
 # cache_read = 0.3
 # cache_write = 3.75
 
-# Registries of servers that `toolwharf search` and `install` ask, besides the built-in one: the official API,
-# or a file as ToolHive has it.
+# Registries for `toolwharf search` and `install`, in addition to the built-in one: the official API,
+# or a file in ToolHive's format.
 # [registries.official]
 # url = "https://registry.modelcontextprotocol.io"
 
 [console]
-# MCP Apps are drawn on an origin of their own, which serves nothing else: by default on the port after that of `listen`, or any free one.
+# MCP Apps are served from a separate origin, which serves nothing else. Default: the port after `listen`, or any free one.
 # apps_listen = "127.0.0.1:6281"
-# Where browsers reach that, if they are on other machines; without it no Apps are drawn for them.
+# The address of that origin for browsers on other machines. Without it, they do not show Apps.
 # apps_url = "https://apps.example.com"
 
 [replicas]
-# Of several gateways on one Postgres.
-lease = "15s"                 # a replica that is silent for so long is lost, and its servers run elsewhere
-# listen = "10.0.0.5:6281"    # where this replica is reached by the others; by default its address on the way to the database, and a free port
-project_servers = "each"      # a project's server runs on each replica that is asked for it; "one": on one, and the others use it there
+# For several gateways on one Postgres.
+lease = "15s"                 # a replica that is silent for this long is lost, and its servers run elsewhere
+# listen = "10.0.0.5:6281"    # where other replicas reach this one; default: its address toward the database, and a free port
+project_servers = "each"      # a project's server runs on each replica that needs it; "one": on one, and the others use it there
 
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
@@ -190,5 +191,6 @@ format = "text"               # or "json"
 # [projects.my-project]
 # servers = ["github", "time"]
 # naming = "preserve"
+# start = "parallel"          # for the project's chats, instead of the value in [agent]
 # disabled_tools = ["github/delete_repository"]
 "#;

@@ -1,6 +1,6 @@
-//! All settings with their values, where each is from, and what it is for: the file laid over the sample.
+//! Lists all settings with their value, source and description: the sample, overlaid with the settings file.
 //!
-//! Invariant: a value that may be a secret is shown only if all of it is a variable.
+//! Invariant: a value that may be a secret is shown only if it consists of a single variable.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use toml::de::{DeTable, DeValue};
 use super::sample::SAMPLE;
 use crate::{interpolate::is_variable, source::Source};
 
-/// The last word of keys whose values are secrets, or hold one.
-const SECRET: [&str; 5] = [
+/// The last component of keys whose values are or contain secrets.
+const SECRET_KEYS: [&str; 5] = [
     "client_secret",
     "api_key",
     "e2b_api_key",
@@ -18,21 +18,20 @@ const SECRET: [&str; 5] = [
     "webhook",
 ];
 
-/// One setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// With its tables: `limits.queue_len`.
+    /// Including its tables: `limits.queue_len`.
     pub key: String,
-    /// As the file has it, in TOML; variables are not filled in. `None`: it is not in the file.
+    /// The value in the file, as TOML with variables not filled in. `None`: the file does not set it.
     pub value: Option<String>,
-    /// The line of the file, from 1.
+    /// The line in the file, from 1.
     pub line: Option<usize>,
-    /// In TOML; `None`: it has none.
+    /// As TOML. `None`: no default.
     pub default: Option<String>,
     pub about: String,
 }
 
-/// Every setting there is, with what this file makes of it. What cannot be read as TOML makes nothing of any.
+/// Returns all settings, with the values from this file. If the file is not valid TOML, no values are returned.
 #[must_use]
 pub(crate) fn told(source: Option<&Source>) -> Vec<Setting> {
     let mut all = sample();
@@ -70,15 +69,15 @@ pub(crate) fn told(source: Option<&Source>) -> Vec<Setting> {
 
 fn is_secret(key: &str) -> bool {
     let last = key.rsplit('.').next().unwrap_or(key);
-    SECRET.contains(&last)
+    SECRET_KEYS.contains(&last)
 }
 
-/// The values of a table and of the tables in it, with their places.
+/// The values in a table and its subtables, with their places.
 fn leaves(table: &DeTable<'_>, prefix: &str, found: &mut Vec<(String, Range<usize>)>) {
     for (key, value) in table {
         let key = format!("{prefix}{}", key.get_ref());
         match value.get_ref() {
-            // One that is written in a line is a value.
+            // An inline table is a value.
             DeValue::Table(inner) if !inner.is_empty() && is_open(inner, &value.span()) => {
                 leaves(inner, &format!("{key}."), found);
             }
@@ -87,13 +86,13 @@ fn leaves(table: &DeTable<'_>, prefix: &str, found: &mut Vec<(String, Range<usiz
     }
 }
 
-/// Whether a table has a head of its own: then its span is not around what is in it.
+/// Returns whether a table has a header line. Then its span does not enclose its members.
 fn is_open(table: &DeTable<'_>, span: &Range<usize>) -> bool {
     let first = table.values().next();
     first.is_some_and(|value| !(span.start <= value.span().start && value.span().end <= span.end))
 }
 
-/// The settings of the sample: it has each of them, with its default or as an example in a comment.
+/// The settings in the sample, which contains each of them with its default, or as an example in a comment.
 fn sample() -> Vec<Setting> {
     let mut all = Vec::new();
     let mut table = String::new();
@@ -110,7 +109,7 @@ fn sample() -> Vec<Setting> {
             name.clone_into(&mut table);
             about.clear();
         } else if let Some((key, rest)) = text.split_once(" = ").filter(|(key, _)| is_key(key)) {
-            // Below a name that somebody gives, there is nothing to say before it is given.
+            // Tables named by the user only exist once they are in the file.
             let is_example = table.contains('.') || table == "projects";
             let (value, beside) = rest.split_once("  #").unwrap_or((rest, ""));
             about.push(beside.trim());

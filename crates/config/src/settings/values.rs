@@ -1,10 +1,12 @@
-//! What values are written like: sizes, times, addresses, origins.
+//! Parsers for values: sizes, times, addresses, origins.
 
 use std::time::Duration;
 
 use toml::de::DeValue;
 
-/// The parser's message up to where it quotes the text: only punctuation is quoted on.
+use crate::units::{Prefix, bytes};
+
+/// The parser's message up to the first quotation of the text. Quoted punctuation is kept.
 pub(super) fn own_words(message: &str) -> String {
     let mut out = String::new();
     for (i, part) in message
@@ -31,21 +33,10 @@ pub(super) fn integer(value: &DeValue<'_>) -> Option<usize> {
 }
 
 pub(super) fn size(value: &DeValue<'_>) -> Option<usize> {
-    let Some(text) = value.as_str() else {
-        return integer(value);
-    };
-    let (number, unit) = split_unit(text);
-    let factor: usize = match unit {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "kB" | "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        _ => return None,
-    };
-    number.parse::<usize>().ok()?.checked_mul(factor)
+    match value.as_str() {
+        Some(text) => usize::try_from(bytes(text, Prefix::Decimal)?).ok(),
+        None => integer(value),
+    }
 }
 
 pub(super) fn duration(text: &str) -> Option<Duration> {
@@ -59,7 +50,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
         _ => return None,
     };
     let ms = number.parse::<u64>().ok()?.checked_mul(factor)?;
-    // Longer is a slip, and sums of deadlines must not overflow.
+    // A longer time is a mistake, and sums of timeouts must not overflow.
     (ms <= 7 * 86_400_000).then(|| Duration::from_millis(ms))
 }
 
@@ -84,7 +75,7 @@ pub(super) fn is_address(text: &str) -> bool {
     })
 }
 
-/// An address that nobody else listens to: TLS, or this machine.
+/// Returns whether traffic to this URL is protected: TLS, or this machine only.
 pub(super) fn is_private_address(text: &str) -> bool {
     let Ok(url) = url::Url::parse(text) else {
         return false;

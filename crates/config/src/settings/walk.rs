@@ -1,4 +1,4 @@
-//! One table of the file, read key by key; whatever is wrong becomes a problem with what to write instead.
+//! Reads a table of the settings file key by key. Problems are recorded together with what to write instead.
 
 use std::{
     cell::RefCell,
@@ -22,7 +22,7 @@ use crate::{
     source::Source,
 };
 
-/// What reads a file: the file, what fills in its variables, and its problems so far.
+/// The context of reading a file: the file, its variables and the problems so far.
 pub(super) struct Walk<'w> {
     pub(super) source: &'w Source,
     pub(super) variables: &'w Variables<'w>,
@@ -40,11 +40,11 @@ impl Walk<'_> {
     }
 }
 
-/// A table. When it is dropped, the keys that nobody asked for are problems.
+/// A table. When dropped, it reports the keys that were not read as unknown.
 pub(super) struct Table<'t, 'i> {
     pub(super) walk: &'t Walk<'t>,
     pub(super) items: &'t DeTable<'i>,
-    /// What stands before its keys in problems.
+    /// The prefix of its keys in messages.
     prefix: String,
     known: Vec<&'static str>,
 }
@@ -68,7 +68,7 @@ impl<'t, 'i> Table<'t, 'i> {
         self.items.get(key)
     }
 
-    /// A value as `read` makes it; `must` says what it has to be.
+    /// A value converted by `read`. `must` describes a valid value.
     pub(super) fn value<T>(
         &mut self,
         key: &'static str,
@@ -118,7 +118,7 @@ impl<'t, 'i> Table<'t, 'i> {
         Some((text?.to_owned(), item.span()))
     }
 
-    /// A string that is as it `must` be.
+    /// A string that satisfies `fits`. `must` describes a valid string.
     pub(super) fn text(
         &mut self,
         key: &'static str,
@@ -154,7 +154,7 @@ impl<'t, 'i> Table<'t, 'i> {
         found.map(|(_, value)| *value)
     }
 
-    /// A text that no problem shows, variables filled in.
+    /// A text with its variables filled in, which messages never show.
     pub(super) fn secret(&mut self, key: &'static str) -> Option<Hidden> {
         let item = self.item(key)?;
         let wrong = |what: String, help: &str| {
@@ -182,7 +182,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A list of strings, those that `parse` takes.
+    /// A list of strings converted by `parse`.
     pub(super) fn each<T>(
         &mut self,
         key: &'static str,
@@ -192,7 +192,7 @@ impl<'t, 'i> Table<'t, 'i> {
         self.each_or(key, must, |text| parse(text).ok_or_else(|| bad(key)))
     }
 
-    /// The same, where `parse` says what is wrong.
+    /// Like [`Table::each`], but `parse` returns the error.
     pub(super) fn each_or<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -231,7 +231,7 @@ impl<'t, 'i> Table<'t, 'i> {
         ))
     }
 
-    /// A table whose keys are names that somebody gave.
+    /// A table whose keys are names chosen by the user.
     pub(super) fn items(&mut self, key: &'static str) -> Option<&'t DeTable<'i>> {
         let item = self.item(key)?;
         let found = item.get_ref().as_table();
@@ -264,7 +264,7 @@ impl Drop for Table<'_, '_> {
     }
 }
 
-/// Takes a value that was given.
+/// Sets the slot if a value was given.
 pub(super) fn set<T>(slot: &mut T, given: Option<T>) {
     if let Some(value) = given {
         *slot = value;

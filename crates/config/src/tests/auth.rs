@@ -98,7 +98,7 @@ fn what_is_wrong_is_said_with_what_to_write() {
     );
     check(
         "ISSUER[auth.oidc.again]\nissuer = \"https://a.example\"",
-        "two entries of one issuer",
+        "two entries for the same issuer",
         "all its rules in one",
     );
     check(
@@ -121,7 +121,7 @@ fn what_is_wrong_is_said_with_what_to_write() {
         (
             "{ role = \"call\", projects = [] }",
             "a rule of no project",
-            "leave the key out",
+            "remove the key",
         ),
         (
             "{ role = \"call\", projects = [\"a b\"] }",
@@ -133,7 +133,11 @@ fn what_is_wrong_is_said_with_what_to_write() {
             "an administrator of a project",
             "`manage`",
         ),
-        ("\"ml\"", "`access` holds something else", "rules such as"),
+        (
+            "\"ml\"",
+            "`access` contains something that is not a rule",
+            "rules such as",
+        ),
     ] {
         check(&format!("ISSUERaccess = [{rule}]"), what, help);
     }

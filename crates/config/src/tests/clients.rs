@@ -1,4 +1,4 @@
-//! Clients' own files: where they are, and one server put in and taken out.
+//! Clients' files: their locations, and adding and removing a server.
 
 use std::path::Path;
 
@@ -142,7 +142,7 @@ fn json_keeps_comments_order_and_style() {
     let mut back = file("cursor", &new);
     back.remove("toolwharf").unwrap();
     assert_eq!(back.to_string(), text);
-    // Without a container, of an empty file, with line ends of Windows and a byte order mark.
+    // Without a container, from an empty file, with Windows line ends and a byte order mark.
     let made = put("zed", "\u{feff}{\r\n  \"vim_mode\": true\r\n}\r\n");
     assert!(
         made.starts_with("\u{feff}{\r\n  \"vim_mode\": true,\r\n  \"context_servers\": {\r\n"),
@@ -169,7 +169,7 @@ fn toml_keeps_comments_and_order() {
         back.remove("toolwharf").unwrap();
         assert_eq!(back.to_string(), text);
     }
-    // An inline table, and none.
+    // An inline table, and no table.
     put("codex", "mcp_servers = { a = { command = \"x\" } }\n");
     assert_eq!(
         put("codex", ""),
@@ -278,7 +278,7 @@ fn what_cannot_be_edited_is_told_with_its_place() {
             "{said}"
         );
     }
-    // A value that needs another style is refused, and the text is as it was.
+    // A value that would need another style is refused, and the text is unchanged.
     for (name, text) in [
         ("goose", "extensions: {a: {type: builtin}}\n"),
         ("codex", "a = 1\r\nb = 2\n"),
@@ -296,7 +296,7 @@ fn what_cannot_be_edited_is_told_with_its_place() {
     }
 }
 
-/// Lines that stand in files in any number and order: comments, blank ones, servers and other keys.
+/// Lines in any number and order: comments, blank lines, servers and other keys.
 fn texts(format: &str) -> impl Strategy<Value = String> + use<> {
     let yaml = format == "goose";
     let toml = format == "codex";
@@ -405,7 +405,7 @@ fn servers_in_yaml_are_read_as_entries() {
     );
 }
 
-/// A file of so many servers, as the client writes it, or on one line.
+/// A file with `count` servers, in the client's own format or on one line.
 fn many(name: &str, count: usize, is_one_line: bool) -> String {
     let servers = (0..count).map(|at| format!("s{at}"));
     match name {
@@ -429,7 +429,7 @@ fn many(name: &str, count: usize, is_one_line: bool) -> String {
     }
 }
 
-/// CPU seconds of this thread: other tests on the machine do not count.
+/// CPU seconds of this thread, which other tests on the machine do not affect.
 fn cpu() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
@@ -457,13 +457,14 @@ fn an_edit_takes_time_in_proportion_to_the_file() {
             cpu() - start
         });
         println!("{name}, on one line: {is_one_line}: {took:.2?} s");
-        // Ten times as much; a quadratic edit takes a hundred times as long. The rest is for caches and small divisors.
+        // Ten times the size: a quadratic edit would take a hundred times as long. The margin is for caches and small
+        // divisors.
         let bound = 30.0 * took[0].max(0.05);
         assert!(took[1] < bound, "{name}, {is_one_line}: {took:.2?} s");
     }
 }
 
-/// What `connect` does with the file of the most usual clients.
+/// The work of `connect` on the files of the most common clients.
 #[test]
 fn a_file_of_100_000_servers_is_edited_in_two_seconds() {
     let text = many("cursor", 100_000, false);
@@ -477,7 +478,7 @@ fn a_file_of_100_000_servers_is_edited_in_two_seconds() {
         .unwrap();
     let took = cpu() - start;
     println!("100,000 servers: {took:.2} s");
-    // An unoptimised build takes about five times as long.
+    // A debug build takes about five times as long.
     let bound = if cfg!(debug_assertions) { 10.0 } else { 2.0 };
     assert!(took < bound, "{took:.2} s");
 }
@@ -544,7 +545,7 @@ fn many_servers_are_added_and_removed_in_one_go() {
                 .remove_all(&new.iter().map(|(name, _)| name.as_str()).collect())
                 .unwrap();
             assert_eq!(edited.servers(), all);
-            // All but the first, every second one, and all.
+            // Keeps only the first one, every second one, and none.
             for left in [1, 2, 0] {
                 let mut edited = file("cursor", &text);
                 let stays = |at: usize| match left {

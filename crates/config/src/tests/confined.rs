@@ -1,4 +1,4 @@
-//! Entries that say how their server is confined and kept running.
+//! Sandbox settings of entries, and how servers are kept running.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ fn spec(entry: &serde_json::Value) -> ServerSpec {
     config.servers.remove(0)
 }
 
-/// What is said of the entry, without places.
+/// The messages about an entry, without places.
 fn said(entry: &serde_json::Value) -> String {
     super::errors(
         "mcp.json",
@@ -47,7 +47,7 @@ fn a_sandbox_has_the_defaults_of_a_registration() {
     }
 }
 
-/// What the settings say holds for servers that are launched and say nothing else.
+/// The defaults in the settings apply to launched servers whose entry says nothing else.
 #[test]
 fn defaults_hold_for_entries_that_say_nothing_else() {
     let load = |settings: &str, entry: serde_json::Value| {
@@ -277,7 +277,7 @@ fn what_cannot_be_is_said_with_its_place() {
         ),
         (
             json!({"command": "c", "mounts": ["/a:/in", "/b:/in"]}),
-            &["`/in` stands there twice"],
+            &["lists `/in` twice"],
         ),
         (
             json!({"command": "c", "network": "some"}),
@@ -301,7 +301,7 @@ fn what_cannot_be_is_said_with_its_place() {
         ),
         (
             json!({"command": "c", "port": 1, "ports": [2]}),
-            &["`port` of server", "beside `port`"],
+            &["`port` of server", "combined with `port`"],
         ),
         (
             json!({"command": "c", "start": "never"}),

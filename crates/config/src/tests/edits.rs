@@ -1,4 +1,4 @@
-//! Editing: text in, text out; and files on disk.
+//! Edits of texts, and of files on disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

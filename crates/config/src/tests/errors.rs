@@ -1,4 +1,4 @@
-//! What users read when a server file is wrong.
+//! The messages about invalid server files.
 
 use insta::assert_snapshot;
 
@@ -245,7 +245,7 @@ error: `enabled` and `disabled` of server `f` contradict each other
    |                                                 ^^^^
   help: keep one of the two
 
-error: the `url` of server `g` is a WebSocket, which is no MCP transport
+error: the `url` of server `g` is a WebSocket, which is not an MCP transport
   --> mcp.json:10:19
     |
  10 | "g": { "url": "…" },
@@ -298,7 +298,7 @@ error: invalid JSON: expected string for object property
    |
  1 | { …: {} }
    |   ^
-  help: keys and texts stand in double quotes
+  help: write keys and strings in double quotes
 
 error: invalid JSON: single-quoted strings are not allowed
   --> mcp.json:1:3

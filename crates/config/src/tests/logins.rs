@@ -66,7 +66,7 @@ fn an_access_token_stands_nowhere_else() {
     }
     refused(
         r#"{"command": "x", "env": {"A": "${login:hob}"}}"#,
-        "there is no `[logins.hob]` in toolwharf.toml; there are `hub`",
+        "`[logins.hob]` is missing in toolwharf.toml, which defines `hub`",
         "add the table",
     );
     refused(
@@ -76,7 +76,7 @@ fn an_access_token_stands_nowhere_else() {
     );
     refused(
         r#"{"command": "x", "login": "user"}"#,
-        "`login` of server `s` is of servers with a `url`",
+        "`login` of server `s` is only for servers with a `url`",
         "${login:NAME}",
     );
 }
@@ -128,7 +128,7 @@ fn an_assertion_belongs_to_its_grant() {
         ),
         (
             r#"{"grant": "jwt_bearer", "assertion": "x"}"#,
-            "must be there with this `grant`",
+            "is required with this `grant`",
         ),
     ] {
         let error = check(login).expect_err(login);

@@ -1,4 +1,4 @@
-//! The module through its front door: files in a folder, `Config::load`, `edit`.
+//! The module through its public interface: files in a folder, `Config::load`, `edit`.
 
 mod auth;
 mod clients;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Config, ConfigError, Sources};
 
-/// A folder with files, removed at the end.
+/// A temporary folder with files.
 pub(super) struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -46,7 +46,7 @@ impl Folder {
         Config::load(&sources, &env)
     }
 
-    /// The text with this folder's path taken out.
+    /// The text without this folder's path.
     pub(super) fn redact(&self, text: &impl ToString) -> String {
         let root = format!("{}/", self.root().display());
         text.to_string().replace(&root, "")
@@ -62,7 +62,7 @@ pub(super) fn env(name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// Loads one file that is valid.
+/// Loads one valid file.
 pub(super) fn load(text: &str) -> Config {
     let folder = Folder::new(&[("mcp.json", text)]);
     match folder.load(&["mcp.json"]) {
@@ -71,7 +71,7 @@ pub(super) fn load(text: &str) -> Config {
     }
 }
 
-/// All errors of one file, as a user reads them.
+/// All errors of a file, as shown to the user.
 pub(super) fn errors(name: &str, text: &str) -> String {
     let folder = Folder::new(&[(name, text)]);
     match folder.load(&[name]) {

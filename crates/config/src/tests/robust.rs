@@ -1,4 +1,4 @@
-//! Anything at all in the files: no panic, and no secret in what is said about it.
+//! Arbitrary input in the files: no panic, and no secrets in the messages.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn outcome(text: &str) -> String {
     all.map(|p| format!("{p}\n")).collect()
 }
 
-/// JSON that is often nearly right.
+/// JSON that is often nearly valid.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "{",
@@ -98,8 +98,7 @@ proptest! {
         }
     }
 
-    /// A working file with one character struck out or put in: whatever breaks, the secret
-    /// values in it are not told.
+    /// A valid file with one character removed or inserted: the messages never show its secret values.
     #[test]
     fn broken_files_keep_their_secrets(at in 0usize..400, put in prop::option::of("[\"{}\\[\\],:/x\n\\\\]")) {
         let good = r#"{

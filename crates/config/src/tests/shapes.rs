@@ -1,4 +1,4 @@
-//! The files that users have, as clients and documentation write them.
+//! Typical files of users, as clients and documentation write them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -73,7 +73,7 @@ fn values() {
     let settings = load(
         "listen = \"[::1]:80\"\nallowed_origins = [\"https://App.example.com:443/\"]\n\
          allowed_hosts = [\"Tools.example.com:81\"]\n\
-         [limits]\nmax_body_bytes = 2_048\nmax_line_bytes = \"2 MB\"\ndrain = \"1500ms\"\n\
+         [limits]\nmax_body_bytes = 2_048\nmax_line_bytes = \"2 MB\"\nmax_bodies_bytes = \"512M\"\ndrain = \"1500ms\"\n\
          [log]\nformat = \"json\"\n",
     );
     assert_eq!(settings.listen, "[::1]:80");
@@ -81,6 +81,7 @@ fn values() {
     assert!(settings.allowed_hosts.contains("tools.example.com:81"));
     assert_eq!(settings.limits.max_body_bytes, 2048);
     assert_eq!(settings.limits.max_line_bytes, 2_000_000);
+    assert_eq!(settings.limits.max_bodies_bytes, 512 << 20);
     assert_eq!(settings.limits.drain, Duration::from_millis(1500));
     assert_eq!(settings.log.format, LogFormat::Json);
 }
