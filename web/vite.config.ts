@@ -6,22 +6,22 @@ import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import { defineConfig, type Plugin } from "vite";
 
-// A gateway for `npm run dev`, which serves this page itself and hands everything else on.
+// The gateway for `npm run dev`, which serves the page itself and forwards all other requests.
 const gateway = process.env["TOOLWHARF_URL"] ?? "http://127.0.0.1:6280";
 const handed = { target: gateway, changeOrigin: true, headers: { origin: gateway } };
 const proxy = Object.fromEntries(["/api", "/sign-in", "/sign-out", "/openapi.json", "/docs"].map((path) => [path, handed]));
 
-// The version of the package for browsers decodes entities with `innerHTML`, which trusted types refuse.
+// The browser version of this package decodes entities with `innerHTML`, which trusted types forbid.
 const entities = createRequire(import.meta.url)
   .resolve("decode-named-character-reference")
   .replace(/index\.dom\.js$/, "index.js");
 
-/** Writes `licenses/npm.txt`: the licences of the packages whose code is in the bundle, as these licences ask. */
+/** Writes `licenses/npm.txt`: the licences of all bundled packages, which require that. */
 function licenses(): Plugin {
   return {
     name: "licenses",
     generateBundle(_, bundle) {
-      // Its style sheet is no module of a chunk.
+      // Its style sheet is not a module of a chunk.
       const folders = new Set([fileURLToPath(new URL("./node_modules/tailwindcss", import.meta.url))]);
       for (const file of Object.values(bundle)) {
         for (const id of file.type === "chunk" ? file.moduleIds : []) {
@@ -45,7 +45,7 @@ export default defineConfig({
   resolve: {
     alias: {
       "@": fileURLToPath(new URL("./src", import.meta.url)),
-      // A helper for tests in @rjsf/core imports it; ajv makes code at run time.
+      // Imported by a test helper in @rjsf/core; ajv generates code at run time.
       "@rjsf/validator-ajv8": fileURLToPath(new URL("./src/form/validator.ts", import.meta.url)),
       "decode-named-character-reference": entities,
     },

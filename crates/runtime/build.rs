@@ -1,7 +1,7 @@
-//! Builds the relay (`relay/main.rs`), which is a program of its own inside of this crate's library.
+//! Builds the relay (`relay/main.rs`), a separate program that is embedded in this crate's library.
 //!
-//! It is linked against nothing, so that it runs in any container; a crate's binaries cannot be built so on their own.
-//! For other processors an empty file stands in its place.
+//! It is linked against nothing, so that it runs in any container. Cargo cannot build a binary of a crate that way. For
+//! unsupported processors, it is replaced by an empty file.
 
 use std::env;
 use std::fs;

@@ -1,3 +1,3 @@
-// Before the first paint: the theme that this browser chose, if it chose one.
+// Sets the theme chosen in this browser, before the first paint.
 const chosen = localStorage.getItem("theme");
 if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;

@@ -1,4 +1,4 @@
-// Small things that pages share: class names, times and sizes as people read them.
+// Shared helpers of the pages: class names, and formatting of times and sizes.
 export function cx(...names: (string | number | false | null | undefined)[]): string {
   return names.filter(Boolean).join(" ");
 }
@@ -29,7 +29,7 @@ export const count = (number: number) => (number < 10_000 ? number.toLocaleStrin
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dated = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
-/** The time of day if it is today's, else with the date. */
+/** Formats the time of day, with the date if it is not today. */
 export function moment(at: string): string {
   const date = new Date(at);
   return date.toDateString() === new Date().toDateString() ? clock.format(date) : dated.format(date);
@@ -42,7 +42,7 @@ export function ago(at: string, now = Date.now()): string {
 
 export const plural = (number: number, one: string, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
-/** Copies text; false where the browser refuses. */
+/** Copies text. Returns false if the browser refuses. */
 export async function copy(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

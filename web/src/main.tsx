@@ -9,7 +9,7 @@ import { createRoot } from "react-dom/client";
 import { ApiError } from "./api/client";
 import { makeRouter } from "./router";
 
-/** The nonce of this page's policy, for libraries that add styles. */
+/** The nonce of this page's content security policy, for libraries that add styles. */
 const nonce = document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce;
 if (nonce) setNonce(nonce);
 
@@ -22,7 +22,7 @@ const client = new QueryClient({
   },
 });
 
-/** A link may bring a key along behind the #, which browsers do not send: the page that signs in takes it from there. */
+/** A link may contain a key after the #, which browsers do not send. The sign-in page reads it from there. */
 function signInWithKey(): boolean {
   const key = new URLSearchParams(location.hash.slice(1)).get("key");
   if (!key) return false;

@@ -15,7 +15,7 @@ import { attempt } from "./ui/overlay";
 import { Dot } from "./ui/state";
 
 const GROUP = "[&_[cmdk-group-heading]]:px-3 [&_[cmdk-group-heading]]:pt-2.5 [&_[cmdk-group-heading]]:pb-1 [&_[cmdk-group-heading]]:text-xs [&_[cmdk-group-heading]]:font-medium [&_[cmdk-group-heading]]:text-faint";
-/** Tools are searched once something was typed; this many are shown. */
+/** Maximum number of tools shown. Tools are searched only after the user has typed something. */
 const MAX_TOOLS = 30;
 
 export default function Palette({ open, onOpenChange }: { open: boolean; onOpenChange: (open: boolean) => void }) {
@@ -52,7 +52,7 @@ export default function Palette({ open, onOpenChange }: { open: boolean; onOpenC
               className="h-12 w-full border-b bg-transparent px-4 text-base outline-none placeholder:text-faint pointer-coarse:text-[16px]"
             />
             <Command.List className="max-h-[min(24rem,60vh)] overflow-y-auto p-1.5">
-              <Command.Empty className="px-3 py-8 text-center text-sm text-muted">Nothing has that name.</Command.Empty>
+              <Command.Empty className="px-3 py-8 text-center text-sm text-muted">No match.</Command.Empty>
               <Command.Group heading="Pages" className={GROUP}>
                 {PLACES.flat().map(({ to, label, icon: Icon, words }) => (
                   <Item key={to} value={`page ${label} ${words ?? ""}`} onSelect={go(page(to))} icon={<Icon className="size-4" />}>

@@ -1,4 +1,4 @@
-// Which page is where. Each page is a file of its own that is loaded when it is opened first.
+// The routes of all pages. Each page is a separate chunk that is loaded when it is first opened.
 import type { QueryClient } from "@tanstack/react-query";
 import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent, redirect } from "@tanstack/react-router";
 
@@ -7,7 +7,7 @@ import { Lost, RouteFailure, Shell } from "./shell";
 const root = createRootRouteWithContext<{ client: QueryClient }>()({ component: Shell, notFoundComponent: Lost, errorComponent: RouteFailure });
 
 const text = (value: unknown) => (typeof value === "string" && value ? value : undefined);
-/** The texts of these names that a search has. */
+/** Picks the string values with these names from a search. */
 function some<K extends string>(search: Record<string, unknown>, ...names: K[]): { [name in K]?: string } {
   const found = names.flatMap((name) => (text(search[name]) ? [[name, text(search[name])] as const] : []));
   return Object.fromEntries(found) as { [name in K]?: string };

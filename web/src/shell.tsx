@@ -1,4 +1,4 @@
-// The frame of every page: navigation, the palette, the theme, whether the gateway still answers.
+// The frame of every page: navigation, command palette, theme, and connection state.
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState, type ErrorComponentProps } from "@tanstack/react-router";
 import { Activity, BadgeCheck, Cable, Compass, Download, FolderKanban, HeartPulse, KeyRound, LogOut, Menu as MenuIcon, MessageSquare, Monitor, Moon, Search, Server as ServerIcon, SlidersHorizontal, Sun, Wrench, X } from "lucide-react";
@@ -13,7 +13,7 @@ import { setTheme, theme, useIsWide, type Theme } from "./ui/media";
 import { AskOutside } from "./ui/outside";
 import { attempt, Menu, Toasts } from "./ui/overlay";
 import { Empty, Failure } from "./ui/parts";
-import { SCROLL } from "./ui/rows";
+import { SCROLL_ID } from "./ui/rows";
 
 const loadPalette = () => import("./palette");
 const Palette = lazy(loadPalette);
@@ -40,11 +40,11 @@ export function Shell() {
   const [palette, setPalette] = useState<"never" | "open" | "closed">("never");
   const path = useRouterState({ select: (state) => state.location.pathname });
   useEffect(() => follow(client), [client]);
-  // So that whoever types at once after ⌘K loses no letter.
+  // Preloaded, so that no letter typed right after ⌘K is lost.
   useEffect(() => void requestIdleCallback(() => void loadPalette()), []);
   useEffect(() => {
     setMenu(false);
-    document.getElementById(SCROLL)?.scrollTo(0, 0);
+    document.getElementById(SCROLL_ID)?.scrollTo(0, 0);
   }, [path]);
   useEffect(() => {
     const listen = (event: KeyboardEvent) => {
@@ -58,7 +58,7 @@ export function Shell() {
   const search = () => setPalette("open");
   return (
     <div className="flex h-dvh flex-col md:flex-row">
-      <a href={`#${SCROLL}`} className="fixed top-2 left-2 z-70 -translate-y-20 rounded-md bg-solid px-3 py-2 text-sm font-medium text-white focus:translate-y-0">
+      <a href={`#${SCROLL_ID}`} className="fixed top-2 left-2 z-70 -translate-y-20 rounded-md bg-solid px-3 py-2 text-sm font-medium text-white focus:translate-y-0">
         Skip to the page
       </a>
       {isWide ? (
@@ -94,7 +94,7 @@ export function Shell() {
       )}
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">
         <Lifeline />
-        <main id={SCROLL} tabIndex={-1} className="min-h-0 flex-1 overflow-y-auto outline-none">
+        <main id={SCROLL_ID} tabIndex={-1} className="min-h-0 flex-1 overflow-y-auto outline-none">
           <Suspense fallback={null}>
             <Outlet />
           </Suspense>
@@ -179,12 +179,12 @@ function ThemeMenu() {
   );
 }
 
-/** Says that what is shown may be old. */
+/** Warns that the shown data may be out of date. */
 function Lifeline() {
   const liveness = useLiveness();
   return (
     <p role="status" className={cx("bg-warn-soft px-4 text-center text-sm text-warn", liveness === "lost" && "py-1.5")}>
-      {liveness === "lost" && "Toolwharf does not answer. What you see may be old; this page tries again by itself."}
+      {liveness === "lost" && "Toolwharf does not respond. What you see may be out of date. This page keeps trying to reconnect."}
     </p>
   );
 }

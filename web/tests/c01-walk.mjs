@@ -1,5 +1,5 @@
-// A newcomer's first minutes, by what the pages show and nothing else: a tool is called, a server installed into a sandbox, a
-// client connected.
+// A newcomer's first minutes, guided only by the pages: calls a tool, installs a server in a sandbox, and connects
+// a client.
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 
@@ -19,7 +19,7 @@ await run(async (open) => {
   await main.getByText("Running").first().waitFor();
   await seen("1-servers");
 
-  // A tool of a server that runs.
+  // A tool of a running server.
   await nav.getByRole("link", { name: "Tools" }).click();
   await page.getByRole("list", { name: "Tools" }).getByRole("link", { name: "echo" }).first().click();
   await page.getByLabel(/^message/).fill("Hello, wharf");
@@ -36,7 +36,7 @@ await run(async (open) => {
   await dialog.getByText("It takes no arguments").waitFor();
   await seen("3-entry");
   await dialog.getByRole("button", { name: "Install and try it" }).click();
-  await dialog.getByText("It was tried, and lists 1 tool").waitFor({ timeout: 120_000 });
+  await dialog.getByText("The trial run found 1 tool").waitFor({ timeout: 120_000 });
   await seen("4-tried");
   await dialog.getByRole("button", { name: "Switch it on" }).click();
   await page.waitForURL(`${url}/servers/calculator`);

@@ -1,4 +1,4 @@
-// The link that `serve` prints signs in, and leads to the servers, live.
+// The link that `serve` prints signs in and opens the live list of servers.
 import { api, assert, run, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -8,26 +8,26 @@ await run(async (open) => {
   const servers = page.getByRole("list", { name: "Servers" });
   for (const name of ["everything", "time"]) await servers.getByRole("listitem").filter({ hasText: name }).getByText("Running").waitFor();
   assert.equal(await page.title(), "Servers · Toolwharf");
-  // A change from elsewhere is seen without a reload.
+  // A change made outside the page appears without a reload.
   await api("POST", "/mcp/servers/time/stop");
   const time = servers.getByRole("listitem").filter({ hasText: "time" });
   await time.getByText("Stopped").waitFor();
-  // And one from here is made.
+  // A change made in the page takes effect.
   await time.getByRole("button", { name: "Orders for time" }).click();
   await page.getByRole("menuitem", { name: "Start", exact: true }).click();
   await time.getByText("Running").waitFor();
   const told = await api("GET", "/mcp/servers/time");
   assert.equal(told.body.status, "running");
-  // The next things to do are a click away.
+  // The next steps are one click away.
   const main = page.getByRole("main");
   await main.getByRole("link", { name: "Install" }).click();
   await page.waitForURL(`${url}/install`);
   await page.goBack();
   await main.getByRole("link", { name: "Connect" }).click();
   await page.waitForURL(`${url}/connect`);
-  await page.getByText("No client of those that Toolwharf knows").waitFor();
+  await page.getByText("None of the clients that Toolwharf supports").waitFor();
 
-  // Whoever is not signed in signs in first, and comes back to where they wanted to go.
+  // Without a session, the user signs in first and returns to the requested page.
   const other = await open();
   await other.goto(`${url}/servers/everything?tab=events`);
   await other.waitForURL(/\/sign-in\?next=/);
@@ -36,7 +36,7 @@ await run(async (open) => {
   await other.waitForURL(`${url}/servers/everything?tab=events`);
   await other.getByRole("heading", { name: "everything" }).waitFor();
   await other.getByRole("list", { name: "Events" }).getByText("ready").first().waitFor();
-  // Signing out ends it.
+  // Signing out ends the session.
   await other.getByRole("button", { name: "Sign out" }).click();
   await other.waitForURL(`${url}/sign-in`);
   await other.goto(`${url}/servers`);

@@ -1,7 +1,7 @@
-// A server that crashes, is started again, and gives up: the page shows it within a second, with the reason and what it wrote.
+// A server crashes, is restarted, and fails to start: the page shows each within a second, with the reason and the output.
 import { api, assert, call, run, signIn } from "./support.mjs";
 
-/** From the gateway's knowing it to the page's showing it. */
+/** Time limit from the change in the gateway until the page shows it. */
 const LATE_MS = 1_000;
 
 await run(async (open) => {
@@ -10,14 +10,14 @@ await run(async (open) => {
   const row = page.getByRole("list", { name: "Servers" }).getByRole("listitem").filter({ hasText: "fragile" });
   await row.getByText("Running").waitFor();
 
-  // It ends by itself: the events say why, and it is up again.
+  // The server exits: the events say why, and it runs again.
   await call("fragile", "crash");
   await row.getByText("Running").waitFor();
   const one = await open();
   await signIn(one, "/servers/fragile?tab=logs");
   await one.getByRole("log").getByText("fragile says hello").first().waitFor();
 
-  // Stopped by hand, from elsewhere: measured from the answer to what is seen.
+  // Stopped manually over the API: measured from the response until the page shows it.
   await api("POST", "/mcp/servers/fragile/stop");
   const from = performance.now();
   await row.getByText("Stopped").waitFor();
@@ -25,7 +25,7 @@ await run(async (open) => {
   console.log(`seen after ${took.toFixed(0)} ms`);
   assert.ok(took < LATE_MS, `seen after ${took} ms`);
 
-  // A server that cannot start: the reason, the time of the next attempt, what it wrote last.
+  // A server that cannot start: the reason, the time of the next attempt, its last output.
   await page.getByRole("link", { name: "hopeless" }).click();
   await page.getByText("Restarting later").waitFor();
   await page.getByText("it ended with exit code 5 before it answered the handshake").first().waitFor();

@@ -1,4 +1,4 @@
-// A tool is run from its form, asks a question, sends progress, and answers with an image, structured content and links.
+// A tool is run from its form, asks for input, sends progress, and returns an image, structured content and links.
 import { apps, assert, run, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -13,7 +13,7 @@ await run(async (open) => {
   const start = () => page.getByRole("button", { name: "Run", exact: true }).click();
   const answer = page.getByRole("region", { name: "Run" });
 
-  // What is missing is said beside its field, and nothing is sent.
+  // A missing argument is shown at its field, and nothing is sent.
   await choose("get-sum");
   await start();
   await page.getByText("is required").first().waitFor();
@@ -57,7 +57,7 @@ await run(async (open) => {
   await start();
   await answer.getByText("demo://resource/").first().waitFor();
 
-  // The server asks in the middle of the call: the person answers in the page, and the call goes on.
+  // The server asks for input during the call: the user answers in the page, and the call continues.
   await choose("trigger-elicitation-request");
   await start();
   await answer.getByText("The server asks you").waitFor();
@@ -65,7 +65,7 @@ await run(async (open) => {
   await answer.getByRole("button", { name: "Answer" }).click();
   await answer.getByText("Ada").first().waitFor();
 
-  // A real App: it gets the result, calls its server's tool after a question, and says something.
+  // A real App: it gets the result, calls its server's tool after confirmation, and sends a message.
   await choose("get-time");
   await start();
   const app = answer.frameLocator("iframe").frameLocator("iframe");

@@ -1,4 +1,4 @@
-// A call is kept and run again; copied as curl and as a command, each gives the same answer.
+// A call is saved and repeated. Copied as curl and as a command, it returns the same result.
 import { execFileSync } from "node:child_process";
 
 import { assert, run, signIn } from "./support.mjs";
@@ -8,9 +8,9 @@ await run(async (open) => {
   await signIn(page, "/tools?server=everything&tool=echo");
   const said = "it's a \"wharf\" $HOME `id` \\";
   await page.getByLabel(/^message/).fill(said);
-  await page.getByRole("button", { name: "Keep this call" }).click();
+  await page.getByRole("button", { name: "Save this call" }).click();
   await page.reload();
-  const kept = page.getByRole("list", { name: "Kept calls" });
+  const kept = page.getByRole("list", { name: "Saved calls" });
   await kept.getByRole("button", { name: "Run it again" }).click();
   const answer = page.getByRole("region", { name: "Run" });
   await answer.getByText(`Echo: ${said}`).waitFor();

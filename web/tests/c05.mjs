@@ -1,4 +1,4 @@
-// Calls are filtered and drawn, appear as they are made, and one opens with its bytes and is replayed.
+// Calls are filtered, charted and shown live. One is opened with its bodies and replayed.
 import { api, assert, call, run, signIn } from "./support.mjs";
 
 await run(async (open) => {
@@ -30,7 +30,7 @@ await run(async (open) => {
   await page.getByRole("dialog").getByRole("button", { name: "Call it" }).click();
   await page.getByText("Replayed just now").waitFor();
   assert.equal(await made(), 2);
-  // The spans of a call, and the links of a replay both ways.
+  // The phases of a call, and links between a call and its replay.
   const span = page.getByRole("list", { name: "Spans" }).getByRole("listitem");
   await span.filter({ hasText: "The server." }).waitFor();
   assert.equal(await span.count(), 4);

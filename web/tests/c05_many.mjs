@@ -1,8 +1,8 @@
-// Many servers, tools and calls: each list answers fast, is drawn fast, and scrolls smoothly with few rows in the page.
+// Many servers, tools and calls: each list loads and renders fast, and scrolls smoothly with few rows in the page.
 import { api, assert, call, frames, p95, run, signIn, url } from "./support.mjs";
 
 const SERVERS = Number(process.env.TOOLWHARF_SERVERS);
-/** Queries of each list, and the bound of 95 % of them in milliseconds. */
+/** Queries per list, and the limit for their 95th percentile in milliseconds. */
 const QUERIES = 100;
 const BOUND_MS = 200;
 
@@ -41,7 +41,7 @@ await run(async (open) => {
     if (rows > 100) assert.ok(items < rows / 2, `${path}: ${items} rows in the page`);
   }
 
-  // A word finds one of all.
+  // A search term finds one of them.
   await page.goto(`${url}/tools`);
   const start = performance.now();
   await page.getByPlaceholder("Search tools").fill(`${SERVERS - 1} answers 7`);

@@ -1,4 +1,4 @@
-// A server goes from the built-in catalogue to a called tool: shown, tried in its sandbox, looked at, switched on.
+// From the built-in catalogue to a tool call: a server is shown, tried in its sandbox, reviewed and switched on.
 import { api, assert, call, run, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -9,8 +9,8 @@ await run(async (open) => {
   const dialog = page.getByRole("dialog");
   await dialog.getByText("mcp-server-time").waitFor();
   await dialog.getByRole("button", { name: "Install and try it" }).click();
-  // The package is fetched, checked and put into a sandbox.
-  await dialog.getByText("It was tried, and lists 2 tools").waitFor({ timeout: 120_000 });
+  // The package is fetched, verified and run in a sandbox.
+  await dialog.getByText("The trial run found 2 tools").waitFor({ timeout: 120_000 });
   await dialog.getByText("convert_time").waitFor();
   await dialog.getByText("process", { exact: true }).waitFor();
   const before = (await api("GET", "/mcp/servers/time")).body;

@@ -1,4 +1,4 @@
-// A client of this machine is connected after its change was shown, and gets its file back to the byte.
+// A client on this machine is connected after a preview of the change. Disconnecting restores its file byte for byte.
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 
@@ -15,7 +15,7 @@ await run(async (open) => {
   await cursor.getByRole("button", { name: "Connect" }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByText('"toolwharf": {').waitFor();
-  // Nothing is written before somebody agrees.
+  // Nothing is written before confirmation.
   assert.deepEqual(readFileSync(file), before);
   await dialog.getByRole("button", { name: "Connect", exact: true }).click();
   await cursor.getByText("connected", { exact: true }).waitFor();

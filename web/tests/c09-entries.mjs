@@ -1,4 +1,4 @@
-// The entry of a server, of each place, is changed as a form and as JSON: compared first, what is wrong beside its field.
+// Entries from each kind of source are edited as a form and as JSON: the change is previewed, and errors are shown at their fields.
 import { readFileSync } from "node:fs";
 
 import { api, assert, run, signIn } from "./support.mjs";
@@ -12,10 +12,10 @@ await run(async (open) => {
   const saved = async () => {
     await dialog.getByRole("button", { name: "Save" }).click();
     await dialog.waitFor({ state: "detached" });
-    await page.getByText("Saved. The server is started anew").last().waitFor();
+    await page.getByText("Saved. The server is restarted").last().waitFor();
   };
 
-  // The configuration file's, as a form.
+  // An entry of the configuration file, as a form.
   await signIn(page, "/servers/notes?tab=configuration");
   const form = page.locator("form#entry");
   await form.getByLabel("timeout").fill("-5");
@@ -31,7 +31,7 @@ await run(async (open) => {
   for (const kept of ["// of mine", "sk-hidden", "7000"]) assert.ok(text.includes(kept), text);
   assert.equal((await api("GET", "/mcp/servers/notes")).body.call_timeout_ms, 7000);
 
-  // As JSON; what the gateway refuses is told with its place.
+  // As JSON. Errors from the gateway are shown with their location.
   await page.getByRole("button", { name: "JSON", exact: true }).click();
   const editor = page.getByRole("textbox", { name: "Entry of this server" });
   const write = async (entry) => {
@@ -48,7 +48,7 @@ await run(async (open) => {
   await saved();
   assert.ok(readFileSync(file, "utf8").includes("8000"));
 
-  // A project's.
+  // An entry of a project.
   const id = (await api("GET", "/mcp/servers/web?project=shop")).body.id;
   await page.goto(`${process.env.TOOLWHARF_URL}/servers/${id}?tab=configuration`);
   await form.getByLabel("url").fill("https://y.example.com/mcp");

@@ -1,4 +1,4 @@
-// Projects, keys, secrets and products are made, changed and removed; what cannot be undone is asked for.
+// Projects, keys, secrets and products are created, changed and removed. Irreversible actions need a confirmation.
 import { api, assert, run, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -21,7 +21,7 @@ await run(async (open) => {
   const status = async () => (await fetch(`${url}/api/v1/mcp/servers`, { headers: { authorization: `Bearer ${token}` } })).status;
   assert.equal(await status(), 200);
   await page.getByRole("button", { name: "Revoke chat" }).click();
-  await dialog.getByText("It cannot be undone").waitFor();
+  await dialog.getByText("This cannot be undone").waitFor();
   await dialog.getByRole("button", { name: "Revoke" }).click();
   await dialog.waitFor({ state: "detached" });
   await page.getByText("No keys yet").waitFor();

@@ -1,4 +1,4 @@
-// A server that writes ten thousand lines a second: the log is followed, searched and paused smoothly, with bounded memory.
+// A server writes ten thousand lines per second: the log is followed, searched and paused smoothly, with bounded memory.
 import { assert, frames, p95, run, signIn } from "./support.mjs";
 
 await run(async (open) => {
@@ -18,6 +18,6 @@ await run(async (open) => {
   await page.getByText(/ of .* lines/).waitFor();
   assert.match(await log.innerText(), /777/);
   await page.getByRole("searchbox", { name: "Search the log" }).fill("");
-  await page.getByRole("button", { name: "Go on" }).click();
+  await page.getByRole("button", { name: "Resume" }).click();
   await page.waitForFunction((old) => document.querySelector("[role=log]").innerText !== old, first);
 });

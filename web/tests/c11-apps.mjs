@@ -1,4 +1,4 @@
-// Hostile Apps: each way out of the sandbox is tried, and none of them leads anywhere. What is not to be reached counts its visitors.
+// Hostile Apps try every way out of the sandbox, and none works. A forbidden listener counts its visitors.
 import { assert, run, SCREENS, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -36,7 +36,7 @@ await run(async (open) => {
   await answer.getByText("The App was stopped. It sent too many messages.").waitFor();
   await start("large");
   await answer.getByText(/^The App was stopped. It sent a message of more than/).waitFor();
-  // Gone before its page is whole: there is nothing to stop.
+  // Removed before its page has loaded: there is nothing to stop.
   for (const tool of ["early", "submit"]) {
     await start(tool);
     await answer.frameLocator("iframe").locator("iframe").waitFor();
@@ -45,7 +45,7 @@ await run(async (open) => {
   await answer.getByText("The App was stopped. It left its page.").waitFor();
   await start("huge");
   await answer.getByText(/The App is too large/).waitFor();
-  // One that never ends does not stop the console.
+  // An endless loop in an App does not block the console.
   await start("busy");
   await page.getByRole("button", { name: "JSON", exact: true }).click();
   await page.getByRole("textbox", { name: "Arguments" }).waitFor();

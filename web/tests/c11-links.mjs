@@ -1,4 +1,4 @@
-// Links of a result that lead to this computer or its network ask first; others open at once.
+// Links in a result to this computer or its network ask first. Other links open at once.
 import { isLocal } from "../src/ui/local.ts";
 import { assert, run, signIn } from "./support.mjs";
 
@@ -19,7 +19,7 @@ for (const address of PUBLIC) assert.equal(isLocal(address), false, address);
 const HERE = "http://2130706433:9/here";
 
 await run(async (open) => {
-  // What opens is asked for by a new tab, which is not the console's page.
+  // An opened link is requested by a new tab, not by the console's page.
   const page = await open(undefined, { isAttacked: true });
   await page.context().route("http://127.0.0.1:9/**", (route) => route.fulfill({ body: "here" }));
   await page.context().route("https://elsewhere.example/**", (route) => route.fulfill({ body: "elsewhere" }));

@@ -1,4 +1,4 @@
-// Hostile names, descriptions, results and logs stay text, and nothing is asked of anybody else (`support.mjs` watches both).
+// Hostile names, descriptions, results and logs stay text, and no request goes to another host (`support.mjs` checks both).
 import { assert, run, signIn } from "./support.mjs";
 
 await run(async (open) => {
@@ -16,7 +16,7 @@ await run(async (open) => {
   await page.getByRole("button", { name: "Run", exact: true }).click();
   const answer = page.getByRole("region", { name: "Run" });
   await answer.getByText("<svg onload=alert(3)>").first().waitFor();
-  // Only pictures that are none but pictures are drawn, and only addresses that browsers open safely are links.
+  // Only plain image formats are shown, and only URLs that browsers open safely become links.
   assert.equal(await answer.getByRole("img").count(), 0);
   const links = await answer.locator("a").evaluateAll((all) => all.map((one) => one.getAttribute("href")));
   assert.ok(links.every((link) => link.startsWith("https://") || link.startsWith("data:application/octet-stream")), links.join());

@@ -1,4 +1,4 @@
-// Every page at both sizes and in both themes: axe finds nothing, nothing scrolls sideways, and it looks as it did. Then the main ways by keyboard alone.
+// Every page in both sizes and themes: axe finds nothing, nothing scrolls sideways, and it looks unchanged. Then the main tasks by keyboard alone.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
@@ -18,13 +18,13 @@ await run(async (open) => {
     "/servers/everything?tab=resources": "Resources (",
     "/servers/hopeless?tab=events": "Events",
     "/servers/hopeless?tab=logs": "lines",
-    "/servers/everything?tab=configuration": "As it is used",
-    "/servers/everything?tab=isolation": "confines",
+    "/servers/everything?tab=configuration": "Effective configuration",
+    "/servers/everything?tab=isolation": "has no sandbox",
     "/tools": "Tools",
     "/tools?server=everything&tool=get-sum": "Returns the sum",
     "/calls": "everything/",
     [`/calls/${id}`]: "Timeline",
-    "/approvals": "Nothing waits",
+    "/approvals": "Nothing to approve",
     "/projects": "The shop",
     "/projects/shop?tab=keys": "Keys",
     "/projects/shop?tab=settings": "Remove this project",
@@ -34,10 +34,10 @@ await run(async (open) => {
     "/connect": "Endpoint",
     "/health": "hopeless",
     "/settings": "limits.",
-    "/chat": "nobody to chat",
+    "/chat": "No model is configured",
   };
   const all = [];
-  // Two of the four combinations at a time where time is short.
+  // Only two of the four combinations in a short run.
   for (const screen of soak ? SCREENS : [SCREENS[0], SCREENS[3]]) {
     const page = await open(screen);
     await signIn(page);
@@ -46,7 +46,7 @@ await run(async (open) => {
       await page.goto(url + path);
       await page.locator("main").getByText(text).filter({ visible: true }).first().waitFor();
       await page.waitForFunction(() => !document.querySelector("main :is([aria-busy=true], .skeleton)"));
-      // What a server that crashes has to tell grows from run to run.
+      // The events and logs of the crashing server grow with time.
       const other = path.includes("hopeless") ? undefined : await compare(page, name);
       if (other) all.push(other);
       await page.evaluate(axe);
@@ -59,7 +59,7 @@ await run(async (open) => {
   }
   assert.deepEqual(all, []);
 
-  // No mouse: a server is found, restarted and looked at; a tool is run.
+  // Without a mouse: a server is found, restarted and opened; a tool is run.
   const page = await open();
   await signIn(page);
   const everything = page.getByRole("list", { name: "Servers" }).getByRole("listitem").filter({ hasText: "everything" });

@@ -1,4 +1,4 @@
-// ⌘K and a word: any page, server, tool or action.
+// ⌘K and a search term find any page, server, tool or action.
 import { api, assert, run, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -23,7 +23,7 @@ await run(async (open) => {
   assert.equal((await api("GET", "/mcp/servers/time")).body.status, "stopped");
   await find("theme light", "Theme: light");
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "light");
-  // It stays so.
+  // The choice is kept.
   await page.reload();
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "light");
 });

@@ -1,4 +1,4 @@
-// A tool that the agent calls is kept back, because its definition changed: the chat shows the change, and goes on once it is approved.
+// A tool that the agent calls is kept back, because its definition changed: the chat shows the change, and continues after approval.
 import { readFileSync, writeFileSync } from "node:fs";
 
 import { api, run, signIn } from "./support.mjs";

@@ -1,4 +1,4 @@
-// A chat with a table, code, a picture and usage; a reload in the middle of a turn keeps what was said, and it goes on.
+// A chat with a table, code, an image and usage. A reload during a turn keeps the conversation, which can be continued.
 import { assert, run, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
@@ -15,7 +15,7 @@ await run(async (open) => {
   await log.getByRole("cell", { name: "Rotterdam" }).waitFor();
   assert.equal(await log.getByRole("columnheader").count(), 2);
   await log.getByRole("link", { name: "a source" }).waitFor();
-  // A picture of elsewhere is a link, and raw HTML is text.
+  // An external image becomes a link, and raw HTML is text.
   assert.equal(await log.getByRole("img").count(), 0);
   await log.getByText("<b onclick=alert(1)>").waitFor();
   await log.getByRole("button", { name: "Copy the code" }).click();
@@ -33,7 +33,7 @@ await run(async (open) => {
   await log.getByRole("img", { name: "From get-tiny-image" }).waitFor();
   await log.getByText("Show me the logo").waitFor();
 
-  // A server asks in the middle of a turn: the person answers in the page, and the turn goes on.
+  // A server asks for input during a turn: the user answers in the page, and the turn continues.
   await say("Ask me who I am");
   await log.getByText("The server asks you").waitFor();
   await log.getByLabel(/^(name|String)/i).first().fill("Ada");
@@ -44,7 +44,7 @@ await run(async (open) => {
   await log.getByText(/User provided|Ada/).first().waitFor();
   await page.getByRole("button", { name: "Send" }).waitFor();
 
-  // The App of a tool is drawn while the tool runs, and again after a reload; what it says is put into the message.
+  // A tool's App is shown while the tool runs, and again after a reload. Its message is put into the input field.
   await say("What time is it?");
   const app = log.frameLocator("iframe").frameLocator("iframe");
   await app.getByText(/20\d\d-\d\d-\d\dT/).first().waitFor();
@@ -56,7 +56,7 @@ await run(async (open) => {
   await app.getByRole("button", { name: "Send Message" }).click();
   await page.waitForFunction(() => document.querySelector("#message").value !== "");
 
-  // In the middle of a turn.
+  // During a turn.
   await say("Tell me a lot");
   await log.getByText("word word").first().waitFor();
   await page.reload();

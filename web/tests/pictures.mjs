@@ -1,5 +1,5 @@
-// Pictures of pages, compared loosely: by how much is drawn in each cell of a grid, and by how bright the whole is. So a number more or
-// less does not matter, and a page that lost its layout, its styles or its theme does.
+// A loose comparison of screenshots: the amount of detail in each cell of a grid, and the overall brightness. A changed number
+// does not matter, but a page that lost its layout, styles or theme is detected.
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 
 import { url } from "./support.mjs";
@@ -7,16 +7,16 @@ import { url } from "./support.mjs";
 const FILE = new URL("pictures.json", import.meta.url);
 const COLUMNS = 24;
 const ROWS = 16;
-/** Spread of the brightness in a cell, of 255, from which on more is drawn in it. */
+/** Thresholds for the spread of brightness in a cell (0 to 255), one per level of detail. */
 const LEVELS = [2, 8, 20, 40];
-/** Levels that a cell may differ by, the share of cells that may differ by more, and what the whole may differ by, of 255. */
+/** Allowed difference of a cell in levels, share of cells that may differ by more, and allowed difference in brightness (0 to 255). */
 const NEAR = 1;
 const OTHERS = 0.15;
 const BRIGHTNESS = 12;
 
 const known = existsSync(FILE) ? JSON.parse(readFileSync(FILE, "utf8")) : {};
 
-/** How much is drawn in each cell, as digits, a line for each row of the grid; and the brightness of all. */
+/** Returns the level of detail of each cell as digits, one line per row of the grid, and the overall brightness. */
 async function grid(page) {
   const picture = (await page.screenshot({ animations: "disabled", caret: "hide" })).toString("base64");
   const drawer = await page.context().newPage();
@@ -51,7 +51,7 @@ async function grid(page) {
   return drawn;
 }
 
-/** Compares the page's picture with the known one of this name; answers with the difference, or nothing if it is the same page. */
+/** Compares a screenshot with the stored one. Returns a description of the difference, or undefined. */
 export async function compare(page, name) {
   const drawn = await grid(page);
   if (process.env.TOOLWHARF_UPDATE === "1") {

@@ -1,5 +1,5 @@
-// A browser for the tests of the console: Debian's Chromium, driven by Playwright. `crates/toolwharf/tests/console` starts the gateway
-// and says in the environment where it is.
+// The browser for console tests: Debian's Chromium, driven by Playwright. `crates/toolwharf/tests/console` starts the gateway
+// and passes its address in the environment.
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 
@@ -9,10 +9,10 @@ export { assert };
 
 export const url = process.env.TOOLWHARF_URL;
 const token = process.env.TOOLWHARF_TOKEN;
-/** The whole of a wait; machines that run tests are busy. */
+/** Timeout of a wait. Generous, because test machines are busy. */
 const PATIENCE_MS = 30_000;
 
-/** Screens that pages are looked at on. */
+/** Screen sizes and themes for screenshots. */
 export const SCREENS = [
   { name: "390-light", viewport: { width: 390, height: 844 }, colorScheme: "light" },
   { name: "390-dark", viewport: { width: 390, height: 844 }, colorScheme: "dark" },
@@ -20,10 +20,10 @@ export const SCREENS = [
   { name: "1440-dark", viewport: { width: 1440, height: 900 }, colorScheme: "dark" },
 ];
 
-/** The origin that Apps are drawn on. */
+/** The origin for Apps. */
 export const apps = (await (await fetch(url)).text()).match(/name="apps-origin" content="([^"]*)"/)?.[1];
 
-/** Runs a test with a browser; whatever a page's policy refuses, and each error of its scripts, fails it. */
+/** Runs a test with a browser. Policy violations and script errors fail the test. */
 export async function run(test) {
   const browser = await chromium.launch({
     executablePath: "/usr/bin/chromium",
@@ -37,9 +37,9 @@ export async function run(test) {
     page.setDefaultTimeout(PATIENCE_MS);
     page.on("pageerror", (error) => complaints.push(error.message));
     page.on("console", (message) => message.type() === "error" && !isAttacked && !/Failed to load resource/.test(message.text()) && complaints.push(message.text()));
-    // Nothing may be asked of anybody else.
+    // Requests to other hosts are not allowed.
     page.on("request", (request) => {
-      // Also told of what the policy of an App refuses: the test's listener knows what came through.
+      // Also called for requests that an App's policy blocks; the test's listener counts what got through.
       if (isAttacked) return;
       const to = request.url();
       if (!to.startsWith(url) && !to.startsWith(`${apps}/`) && !to.startsWith("data:") && !to.startsWith("blob:")) complaints.push(`asked ${to}`);
@@ -64,7 +64,7 @@ export async function run(test) {
   }
 }
 
-/** Signs a page in with the administrator's key. */
+/** Signs in with the administrator key. */
 export async function signIn(page, path = "/servers") {
   await page.goto(`${url}/sign-in?next=${encodeURIComponent(path)}`);
   await page.fill("#key", token);
@@ -72,7 +72,7 @@ export async function signIn(page, path = "/servers") {
   await page.waitForURL(`${url}${path}`);
 }
 
-/** Asks the API, past the page. */
+/** Sends an API request directly. */
 export async function api(method, path, body) {
   const response = await fetch(`${url}/api/v1${path}`, {
     method,
@@ -83,10 +83,10 @@ export async function api(method, path, body) {
   return { status: response.status, body: text && (response.headers.get("content-type") ?? "").includes("json") ? JSON.parse(text) : text };
 }
 
-/** Calls a tool by its server's own name for it, past the page. */
+/** Calls a tool by its native name, directly over the API. */
 export const call = (server, name, args = {}, more = {}) => api("POST", `/mcp/servers/${server}/call`, { method: "tools/call", params: { name, arguments: args }, ...more });
 
-/** Times between frames in milliseconds, in order of size, while `act` runs in the page over and over for three seconds. */
+/** Returns the sorted times between frames in milliseconds, while `act` runs repeatedly in the page for three seconds. */
 export const frames = (page, act = () => {}) =>
   page.evaluate(
     (act) =>
@@ -107,5 +107,5 @@ export const frames = (page, act = () => {}) =>
     act.toString(),
   );
 
-/** The value that 95 of 100 do not pass. */
+/** Returns the 95th percentile. */
 export const p95 = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length * 0.95)];

@@ -1,7 +1,8 @@
-//! The version before this one, built from its commit: gateways of both run on one database while they are upgraded one after the
-//! other, and the tests of that need its binary.
+//! Builds the previous version from its commit. During a rolling upgrade, gateways of both versions run on one
+//! database, and the tests of that need its binary.
 //!
-//! Its sources are taken out of git into `target/before`. What both versions need of other crates is built once where it is the same.
+//! The sources are extracted from git into `target/before`. Dependencies that are the same in both versions are built
+//! once.
 
 use std::{
     fs,
@@ -16,13 +17,13 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where tests find its binary.
+/// Tells tests where the binary is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_BEFORE";
 
-/// The last commit of the version before. A release moves it.
+/// The last commit of the previous version. Update it with each release.
 const COMMIT: &str = "de2fd6d450eb6998e62c698cc2e147254782f97c";
 
-/// Builds it, unless it is there; its binary.
+/// Builds the binary unless it exists, and returns its path.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let target = workspace.target()?;
     let place = target.join("before");
@@ -31,11 +32,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).is_ok_and(|built| built == COMMIT) && binary.exists() {
         return Ok(binary);
     }
-    heading("the version before");
+    heading("the previous version");
     let _ = fs::remove_dir_all(&sources);
     fs::create_dir_all(&sources)?;
     unpack(workspace, &sources)?;
-    // Of the whole workspace, so that other crates have the features that they have here, and are not built again.
+    // Builds in the whole workspace, so that dependencies have the same features as here and are not built again.
     workspace
         .cargo(&[
             "build",
@@ -54,7 +55,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Writes the files of the commit into a folder.
+/// Extracts the files of the commit into a folder.
 fn unpack(workspace: &Workspace, to: &Path) -> Result<()> {
     let mut archive = Command::new("git")
         .args(["archive", COMMIT])
@@ -71,14 +72,14 @@ fn unpack(workspace: &Workspace, to: &Path) -> Result<()> {
         .context("cannot run tar")?;
     if !archive.wait()?.success() {
         bail!(
-            "this clone has no commit {COMMIT}, the version before this one: `git fetch --unshallow` gets it"
+            "commit {COMMIT} (the previous version) is missing from this clone: run `git fetch --unshallow`"
         );
     }
     ensure!(unpacked.success(), "tar ended with {unpacked}");
     Ok(())
 }
 
-/// Runs a command with the binary.
+/// Runs a command with the path of the binary in its environment.
 pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<()> {
     let binary = build(workspace)?;
     cmd.env(VARIABLE, binary).become_it()

@@ -1,7 +1,7 @@
-//! The checks, the tests, the soak and the benchmarks: what runs, and in which order.
+//! The checks, tests, soak tests and benchmarks, and their order.
 //!
-//! The cheapest comes first. The test runner comes last, so that its summary is the last thing on
-//! the terminal, and its exit code is the command's.
+//! The fastest checks come first. The test runner comes last, so that its summary is the last output on the terminal
+//! and its exit code is that of the command.
 
 use std::process::ExitCode;
 
@@ -14,13 +14,13 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Everything is built with it, so that nothing is built twice; lints are made without it as well.
+/// Used for all builds, so that nothing is built twice. Lints also run without it.
 pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
-/// What needs a node of Kubernetes: [`soak_kubernetes`].
+/// Excludes tests that need a Kubernetes node: see [`soak_kubernetes`].
 const WITHOUT_NODES: &str = "not (binary(/^scenarios_(hosting|replicas)$/) & test(/kubernetes/)) \
                              & not (package(runtime) & binary(kubernetes)) & not test(/::d07_kubernetes/)";
 
-/// Everything: set-up, checks, one build, all tests.
+/// Runs everything: set-up, checks, one build, all tests.
 pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
     heading("set-up");
     setup::run(workspace)?;
@@ -41,8 +41,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run_nextest(workspace, &[], nextest))
 }
 
-/// The same tests with their loops at full length: those that have a heavy loop read
-/// `TOOLWHARF_SOAK` and choose its count by it.
+/// Runs the same tests with full-length loops. Tests with long loops choose their count by `TOOLWHARF_SOAK`.
 pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
     heading("set-up");
     setup::run(workspace)?;
@@ -52,7 +51,7 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
-/// What tests of hosting on a cluster start: the product, and servers of ours and of others.
+/// Builds what tests of hosting on a cluster start: the gateway and test servers.
 fn set_up_and_build(workspace: &Workspace) -> Result<()> {
     heading("set-up");
     setup::run(workspace)?;
@@ -66,10 +65,10 @@ fn set_up_and_build(workspace: &Workspace) -> Result<()> {
     workspace.cargo(&bins).arg(FEATURES).run()
 }
 
-/// The scenarios of hosting on a cluster of their own, what replicas do with it, and what it costs.
+/// Runs the hosting scenarios on a private cluster, the scenarios with replicas, and the measurements.
 pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     set_up_and_build(workspace)?;
-    // What is measured is what is released.
+    // Measurements use the release build.
     let release = [
         "build",
         "--release",
@@ -97,7 +96,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     postgres::supervise(tests, &interrupted)
 }
 
-/// The same on a swarm of their own.
+/// The same on a private swarm.
 pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
     set_up_and_build(workspace)?;
     let interrupted = postgres::interruption()?;
@@ -115,7 +114,8 @@ pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
     postgres::supervise(with_test_env(workspace, tests), &interrupted)
 }
 
-/// What needs no test to run. Wants the Rust toolchain, cargo-deny, and the packages of npm that `cargo xtask setup` installs.
+/// Runs the checks that need no tests. Requires the Rust toolchain, cargo-deny, and the npm packages that `cargo xtask
+/// setup` installs.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     fmt(workspace)?;
     structure(workspace)?;
@@ -125,7 +125,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     clippy(workspace)
 }
 
-/// The benchmarks; their numbers mean something only in a release build.
+/// Runs the benchmarks. The figures are meaningful only for a release build.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     release(workspace, &["--bin=toolwharf", "--bin=bench"])?;
     heading("benchmarks");
@@ -133,7 +133,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     Cmd::new(bench).args(args).dir(workspace.root()).become_it()
 }
 
-/// Misfortune under load, and whether the books balance.
+/// Runs the chaos test: failures under load, and the check of all accounts.
 pub(crate) fn chaos(workspace: &Workspace, args: &[String]) -> Result<()> {
     let binaries = ["--bin=toolwharf", "--bin=bench", "--bin=testkit-scripted"];
     release(workspace, &binaries)?;
@@ -169,7 +169,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
         "--deny=warnings",
     ];
     workspace.cargo(&lints).run()?;
-    // What the default build leaves out.
+    // The features that are off by default.
     let optional = workspace.cargo(&["clippy", "--package=toolwharf", "--package=runtime"]);
     optional
         .arg("--features=toolwharf/kubernetes,runtime/kubernetes")
@@ -177,7 +177,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// What depends on what, crates and modules, and how long files are.
+/// Checks the dependencies between crates and modules, and the lengths of files.
 pub(crate) fn structure(workspace: &Workspace) -> Result<()> {
     heading("dependency graph");
     graph::run(workspace)?;
@@ -191,9 +191,9 @@ fn deny(workspace: &Workspace) -> Result<()> {
     heading("licences, banned crates and sources");
     ensure!(
         setup::has_subcommand("cargo-deny"),
-        "cargo-deny is not installed, so nothing of this was checked; `cargo xtask setup` installs it"
+        "cargo-deny is not installed, so this check cannot run: run `cargo xtask setup`"
     );
-    // Advisories are left out: they need a database from the network. `cargo deny check` has them.
+    // Advisories are not checked, since they need a database from the network: use `cargo deny check`.
     workspace
         .cargo(&[
             "deny",
@@ -206,14 +206,14 @@ fn deny(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Redocly's lint over the document of the REST API; a test holds that document against the routes.
+/// Runs Redocly's lint on the REST API document. A test compares the document with the routes.
 fn api_document(workspace: &Workspace) -> Result<()> {
     heading("lint of docs/openapi.json");
     let modules = workspace.node_modules();
     let redocly = modules.join("@redocly/cli/bin/cli.js");
     ensure!(
         redocly.exists(),
-        "@redocly/cli is not installed, so docs/openapi.json was not checked; `cargo xtask setup` installs it"
+        "@redocly/cli is not installed, so docs/openapi.json cannot be checked: run `cargo xtask setup`"
     );
     Cmd::new(modules.join("node/bin/node"))
         .arg(redocly)
@@ -228,7 +228,7 @@ fn api_document(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Builds every binary too: tests of one crate start the binaries of another.
+/// Also builds every binary, since tests of one crate start the binaries of another.
 fn build(workspace: &Workspace) -> Result<()> {
     heading("build");
     workspace
@@ -237,8 +237,8 @@ fn build(workspace: &Workspace) -> Result<()> {
 }
 
 fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
-    // Most of their time tests wait: for processes, for containers, for what has to happen in half a minute. With more of
-    // them at a time, what has to happen in five seconds takes longer.
+    // Tests mostly wait for processes, containers and timeouts of up to half a minute. With more tests in parallel,
+    // some would exceed deadlines of five seconds.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let usual = ["--filterset", WITHOUT_NODES];
     let run = workspace
@@ -253,7 +253,7 @@ fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
     with_test_env(workspace, run)
 }
 
-/// With a Postgres, a Docker daemon and a Kubernetes API server for the time that it takes.
+/// Runs tests with a Postgres, a Docker daemon, a swarm and a Kubernetes API server.
 fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     let before = before::build(workspace)?;
     let interrupted = postgres::interruption()?;
@@ -271,7 +271,7 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     postgres::supervise(kubernetes.tell(tests), &interrupted)
 }
 
-/// Where tests find what set-up installed.
+/// Tells tests where the installed packages are.
 fn with_test_env(workspace: &Workspace, cmd: Cmd) -> Cmd {
     cmd.env("TOOLWHARF_NODE_MODULES", workspace.node_modules())
         .env("TOOLWHARF_VENV", workspace.venv())

@@ -1,10 +1,9 @@
 //! `cargo xtask demo`: Toolwharf in front of two servers, on a machine with only a Rust toolchain.
 //!
-//! One server is ours (`examples/dice`); the other is a third party's, and comes through whichever
-//! of `uvx` and `npx` the machine has, or else through a `uvx` that is installed into `.work`. What
-//! is served is the file that this writes, `.work/demo/mcp.json`, and the data directory is beside
-//! it: the user's own configuration is neither read nor changed, and a gateway of theirs stays the
-//! one that their command line finds.
+//! One server is part of the repository (`examples/dice`). The other is a third-party server, started with `uvx` or
+//! `npx` if available, otherwise with a `uvx` installed into `.work`. Toolwharf serves the generated file
+//! `.work/demo/mcp.json`, with its data directory next to it. The user's own configuration is neither read nor changed,
+//! and their command line still finds their own gateway.
 
 use std::{
     env, fs,
@@ -24,24 +23,24 @@ use crate::{
     workspace::Workspace,
 };
 
-const POLL: Duration = Duration::from_millis(100);
-/// Polls until both servers have to be in the catalogue: 60 s, for a first start from a registry.
-const LISTED_POLLS: u32 = 600;
-const ANSWER: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Polls until both servers must be in the catalogue: 60 s, enough for a first start from a registry.
+const MAX_LISTED_POLLS: u32 = 600;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const PROTOCOL: &str = "2025-11-25";
-/// What a network with a proxy, certificates or a registry of its own needs `uvx` and `npx` to be
-/// told: a server gets nothing of the environment that its entry does not name.
+/// Variables that `uvx` and `npx` need in networks with a proxy, private certificates or a private registry. A server
+/// gets only the variables named in its entry.
 const PASSED_ON: [&str; 4] = ["SSL_CERT_", "UV_", "npm_config_", "NODE_EXTRA_CA_CERTS"];
 const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "no_proxy"];
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) exit_after_check: bool,
     pub(crate) listen: SocketAddr,
 }
 
-/// A server in the configuration, and a call that shows it works.
+/// A server in the configuration, and a call that shows that it works.
 #[derive(Debug)]
 struct Server {
     name: &'static str,
@@ -50,12 +49,12 @@ struct Server {
     arguments: Value,
 }
 
-/// Builds, configures and serves, until it is told to stop.
+/// Builds, configures and serves, until it is stopped.
 ///
 /// # Errors
 ///
-/// If a part cannot be had or built, if Toolwharf does not get ready, and, with
-/// `exit_after_check`, if a call fails.
+/// If a part cannot be installed or built, if Toolwharf does not become ready, or, with `exit_after_check`, if a call
+/// fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     heading("building toolwharf and the example server");
     workspace
@@ -73,7 +72,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let serve = serve.args(["serve", "--config"]).arg(&config);
     let serve = serve.arg("--data-dir").arg(&data);
     let mut serve = serve.args(["--listen", &options.listen.to_string()]);
-    // What is installed from the page needs `uv`, too.
+    // Servers installed from the web page also need `uv`.
     let own = workspace.venv().join("bin");
     if which("uv").is_none() && is_executable(&own.join("uv")) {
         let path = env::var_os("PATH").unwrap_or_default();
@@ -101,8 +100,8 @@ fn dice(bin: &Path) -> Server {
     }
 }
 
-/// The third party's server, fetched ahead: serving starts at once, and a registry that cannot be
-/// reached shows here.
+/// The third-party server. Its package is fetched in advance, so that it starts quickly, and registry problems show
+/// here.
 fn third_party(workspace: &Workspace) -> Result<Server> {
     let own_uvx = workspace.venv().join("bin/uvx");
     let own_python = workspace.venv().join("bin/python");
@@ -132,7 +131,7 @@ fn through_uvx(uvx: &Path, own_python: Option<&Path>) -> Result<Server> {
     let package = package.replace("==", "@");
     let mut env = passed_on();
     env.insert("UV_PYTHON_DOWNLOADS".to_owned(), json!("never"));
-    // One of ours uses the Python it was installed for, whatever the PATH holds.
+    // A `uvx` in `.work` uses the Python it was installed for, whatever is on the `PATH`.
     if let Some(python) = own_python {
         env.insert("UV_PYTHON".to_owned(), json!(python));
     }
@@ -168,8 +167,8 @@ fn through_npx(npx: &Path) -> Result<Server> {
     })
 }
 
-/// The variables of [`PASSED_ON`] and [`PROXIES`] that are set, by reference: their values may be
-/// secrets, and do not get into the file.
+/// The variables of [`PASSED_ON`] and [`PROXIES`] that are set, as references: their values may be secrets and must not
+/// be written to the file.
 fn passed_on() -> serde_json::Map<String, Value> {
     env::vars_os()
         .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
@@ -212,13 +211,13 @@ fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
     eprintln!("\nCtrl-C here stops it.\n");
 }
 
-/// The path as one types it here.
+/// The path relative to the current directory.
 fn from_here(path: &Path) -> PathBuf {
     let here = env::current_dir().unwrap_or_default();
     path.strip_prefix(&here).unwrap_or(path).to_owned()
 }
 
-/// Calls a tool of each server over plain HTTP, as any MCP client would, and prints the answers.
+/// Calls a tool of each server over plain HTTP, as any MCP client would, and prints the results.
 fn call_each(gateway: &Gateway, address: SocketAddr, servers: &[Server]) -> Result<()> {
     let mut client = Client::connect(address)?;
     client.wait_for_tools(gateway, servers)?;
@@ -270,10 +269,10 @@ impl Client {
         Ok(client)
     }
 
-    /// A server may still be starting: its tools join the list when they are there.
+    /// Waits for servers that are still starting. Their tools join the list when they are up.
     fn wait_for_tools(&mut self, gateway: &Gateway, servers: &[Server]) -> Result<()> {
         let mut absent = Vec::new();
-        for _ in 0..LISTED_POLLS {
+        for _ in 0..MAX_LISTED_POLLS {
             ensure!(!gateway.interrupted(), "interrupted");
             let list = self.request("tools/list", &json!({}))?;
             let tools = list["tools"]
@@ -284,7 +283,7 @@ impl Client {
             if absent.is_empty() {
                 return Ok(());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         bail!("these tools are not in the list: {}", absent.join(", "))
     }
@@ -327,7 +326,7 @@ impl Client {
             "/mcp",
             &headers,
             &message.to_string(),
-            ANSWER,
+            ANSWER_TIMEOUT,
         )
     }
 }

@@ -1,18 +1,15 @@
-//! A Docker daemon of our own for the time of a command: `cargo xtask docker -- CMD…`, and around
-//! the tests.
+//! A private Docker daemon for the duration of a command: `cargo xtask docker -- CMD…`, and for the tests.
 //!
-//! It has a socket, data, control group and configuration of its own below the system's temporary
-//! directory, knows the runtimes `runc` and `runsc` (gVisor), has no default bridge, touches no
-//! firewall, and is told to the command by its address in `TOOLWHARF_TEST_DOCKER`. Whoever set
-//! that variable has a daemon already, which then gets the images only.
+//! It has a separate socket, data directory, control group and configuration below the system's temporary directory. It
+//! supports the runtimes `runc` and `runsc` (gVisor), has no default bridge and does not change the firewall. The
+//! command gets its address in `TOOLWHARF_TEST_DOCKER`. If that variable is already set, the daemon at that address is
+//! used, and only the images are added.
 //!
-//! No registry is asked: the images that tests run are made of what is on this machine, see
-//! [`images`].
+//! No registry is used. The test images are made from files on this machine, see [`images`].
 //!
-//! It stops when the command has ended, when a signal ends this process, and, by a parent-death
-//! signal, when this process is killed; what a killed one leaves behind, the next one removes. The
-//! programs are found by their packages' own paths: what else is called `docker` on the `PATH` may
-//! be anything.
+//! It stops when the command ends, when this process gets a signal, and, through a parent-death signal, when this
+//! process is killed. What a killed process leaves behind is removed by the next one. The programs are found by their
+//! packages' paths, since a `docker` on the `PATH` may be something else.
 
 use std::{
     collections::BTreeSet,
@@ -40,26 +37,26 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where tests find the daemon.
+/// Tells tests where the daemon is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 /// The daemon's network for tests that need one.
-const NETWORK: &str = "toolwharf-test";
+const NETWORK_NAME: &str = "toolwharf-test";
 
-const PREFIX: &str = "toolwharf-docker-";
+const DIR_PREFIX: &str = "toolwharf-docker-";
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
-/// Debian's directories, without what an administrator put beside them.
+/// Debian's directories, without locally installed programs.
 pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-pub(crate) const POLL: Duration = Duration::from_millis(20);
-/// Polls until the daemon has to be ready, and until it has to be gone: 30 s.
-pub(crate) const POLLS: u32 = 1500;
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Polls until the daemon must be ready, and until it must have stopped: 30 s.
+pub(crate) const MAX_POLLS: u32 = 1500;
 
-/// A program of one of the packages that are needed.
+/// A program from one of the required packages.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let found = PATH.split(':').map(|dir| Path::new(dir).join(name));
     found.into_iter().find(|file| is_executable(file))
 }
 
-/// Runs a command with a daemon of its own; how it ended.
+/// Runs a command with a private daemon, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
     let interrupted = postgres::interruption()?;
     let daemon = Daemon::start(workspace, &interrupted)?;
@@ -68,13 +65,13 @@ pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
 
 pub(crate) struct Daemon {
     pub(crate) host: String,
-    /// `None` if the daemon is somebody else's.
+    /// `None` if the daemon is not a private one.
     own: Option<Own>,
 }
 
 struct Own {
     child: Child,
-    // Dropped last: it takes away what the daemon left.
+    // Dropped last: removes what the daemon left.
     _dir: Directory,
 }
 
@@ -112,7 +109,7 @@ impl Daemon {
                         "path": program("runsc"),
                         "runtimeArgs": ["--platform=ptrace", "--network=none"],
                     },
-                    // For who believes a name.
+                    // A runtime with a misleading name.
                     "not-runsc": { "path": program("runc") },
                 },
             }))?,
@@ -163,7 +160,7 @@ impl Daemon {
                 "--driver=bridge",
                 "--opt",
                 &bridge,
-                NETWORK,
+                NETWORK_NAME,
             ])
             .run_for_effect()?;
         images(workspace, &daemon)?;
@@ -172,7 +169,7 @@ impl Daemon {
     }
 
     fn wait(&mut self, interrupted: &AtomicBool, log: &Path) -> Result<()> {
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
             if let Some(own) = &mut self.own
                 && let Some(status) = own.child.try_wait()?
@@ -183,12 +180,12 @@ impl Daemon {
             if self.client(["version"]).succeeds() {
                 return Ok(());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        bail!("dockerd does not get ready")
+        bail!("dockerd did not become ready")
     }
 
-    /// Somebody else's.
+    /// An existing daemon.
     pub(crate) fn at(host: String) -> Self {
         Self { host, own: None }
     }
@@ -201,7 +198,7 @@ impl Daemon {
             .env("PATH", PATH)
     }
 
-    /// Makes an image of what `tar` packs with these arguments.
+    /// Creates an image from what `tar` packs with these arguments.
     fn import(&self, image: &str, pack: Cmd, changes: &[&str]) -> Result<()> {
         let mut tar = pack
             .into_command()
@@ -225,8 +222,8 @@ impl Daemon {
     }
 }
 
-/// Imports what tests run: `busybox` (all its applets), `scripted` (testkit's server) and
-/// `everything` (npm's server-everything on the Node.js beside it).
+/// Imports the test images: `busybox` (all its applets), `scripted` (testkit's server) and `everything` (npm's
+/// server-everything, with Node.js).
 pub(crate) fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
     workspace
         .cargo(&[
@@ -254,7 +251,7 @@ pub(crate) fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
         node.display()
     );
     let pack = with_libraries(tar(), &node)?
-        // Of Node.js its program only.
+        // Only the program of Node.js.
         .args(["--exclude=conformance", "--exclude=@octokit"])
         .args(["--exclude=node_modules/node/[!b]*", "-C"])
         .arg(workspace.work());
@@ -268,7 +265,7 @@ pub(crate) fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
     )?;
 
     let busybox = program("busybox").context("there is no busybox: run `cargo xtask setup`")?;
-    let root = Directory::create_named(&format!("{PREFIX}busybox-{}", std::process::id()))?;
+    let root = Directory::create_named(&format!("{DIR_PREFIX}busybox-{}", std::process::id()))?;
     let bin = root.path.join("bin");
     fs::create_dir(&bin)?;
     fs::copy(&busybox, bin.join("busybox"))?;
@@ -290,7 +287,7 @@ pub(crate) fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
     )
 }
 
-/// Adds the libraries of a program to what is packed, at the paths that its loader looks at.
+/// Adds the libraries of a program to the archive, at the paths where its loader looks for them.
 pub(crate) fn with_libraries(pack: Cmd, program: &Path) -> Result<Cmd> {
     let listed = Cmd::new("ldd").arg(program).output()?;
     let paths: BTreeSet<&str> = listed
@@ -310,7 +307,7 @@ impl Drop for Daemon {
         if self.own.is_none() {
             return;
         }
-        // While it runs, it is the daemon that knows best how to take these away.
+        // Remove containers and networks while the daemon runs, since it does so most reliably.
         let ids = self.client(["ps", "-aq"]).output().unwrap_or_default();
         if !ids.trim().is_empty() {
             let remove = self.client(["rm", "--force", "--volumes"]);
@@ -329,27 +326,27 @@ impl Own {
     fn stop(&mut self) {
         let pid = Pid::from_child(&self.child);
         let _ = kill_process(pid, Signal::TERM);
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        eprintln!("    dockerd does not stop: it is killed");
+        eprintln!("    dockerd does not stop and is killed");
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The device of a daemon's network: its name is short, and tells whose it is.
+/// The network device of a daemon. The name is short and contains the owner.
 fn bridge(owner: u32) -> String {
     format!("twh{owner}")
 }
 
-/// Takes away what daemons of ours left whose owner was killed.
+/// Removes what is left of daemons whose owner was killed.
 fn remove_remains() -> Result<()> {
-    remains(&format!("{PREFIX}busybox-"))?;
-    for (owner, dir) in remains(PREFIX)? {
+    remains(&format!("{DIR_PREFIX}busybox-"))?;
+    for (owner, dir) in remains(DIR_PREFIX)? {
         let link = bridge(owner);
         Cmd::new("ip").args(["link", "delete", &link]).succeeds();
         drop(dir);
@@ -357,7 +354,7 @@ fn remove_remains() -> Result<()> {
     Ok(())
 }
 
-/// The directories that processes have left which are no more: such a process, and what takes its directory away.
+/// Directories left by processes that no longer exist, each with the process id. Dropping a directory removes it.
 pub(crate) fn remains(prefix: &str) -> Result<Vec<(u32, Directory)>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(env::temp_dir())? {
@@ -377,8 +374,8 @@ pub(crate) fn remains(prefix: &str) -> Result<Vec<(u32, Directory)>> {
     Ok(all)
 }
 
-/// A directory that is removed with what is in it, and with the processes, mounts and control
-/// groups that a daemon may have left.
+/// A directory that is removed with its contents, and with the processes, mounts and control groups that a daemon may
+/// have left.
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
     pub(crate) name: String,
@@ -386,7 +383,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     fn create() -> Result<Self> {
-        Self::create_named(&format!("{PREFIX}{}", std::process::id()))
+        Self::create_named(&format!("{DIR_PREFIX}{}", std::process::id()))
     }
 
     pub(crate) fn create_named(name: &str) -> Result<Self> {
@@ -401,7 +398,7 @@ impl Directory {
         })
     }
 
-    /// Processes that were started with a path in here: `containerd`, its shims, `runsc`.
+    /// Processes with a path in this directory on their command line: `containerd`, its shims, `runsc`.
     fn processes(&self) -> Vec<Pid> {
         let path = self.path.to_string_lossy().into_owned();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -419,14 +416,14 @@ impl Directory {
         let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let inside = table.lines().filter_map(|line| line.split(' ').nth(1));
         let inside = inside.filter(|mount| Path::new(mount).starts_with(&self.path));
-        // What was mounted last goes first.
+        // In reverse order of mounting.
         inside.map(str::to_owned).rev().collect()
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             let processes = self.processes();
             if processes.is_empty() {
                 break;
@@ -434,7 +431,7 @@ impl Drop for Directory {
             for pid in processes {
                 let _ = kill_process(pid, Signal::KILL);
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         for mount in self.mounts() {
             let _ = Command::new("umount").args(["--lazy", &mount]).status();
@@ -450,8 +447,8 @@ impl Drop for Directory {
     }
 }
 
-/// Control groups go from the innermost outwards, and only when the kernel has seen to all that
-/// was in them.
+/// Removes control groups from the innermost outwards. The kernel refuses as long as it still has to clean up processes
+/// in them.
 fn remove_group(group: &Path) {
     let Ok(entries) = fs::read_dir(group) else {
         return;
@@ -463,7 +460,9 @@ fn remove_group(group: &Path) {
     }
     for _ in 0..50 {
         match fs::remove_dir(group) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => thread::sleep(POLL),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                thread::sleep(POLL_INTERVAL)
+            }
             _ => return,
         }
     }

@@ -1,7 +1,7 @@
-//! A Toolwharf that one of these commands runs in the foreground.
+//! Runs Toolwharf in the foreground of a command.
 //!
-//! It is in a process group of its own: a Ctrl-C reaches only this process, which passes it on once, as SIGTERM, and ends
-//! after Toolwharf has.
+//! Toolwharf runs in a separate process group, so that Ctrl-C reaches only this process. It passes the signal on once,
+//! as SIGTERM, and exits after Toolwharf has.
 
 use std::{
     net::SocketAddr,
@@ -21,11 +21,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{http, shell::Cmd};
 
-const POLL: Duration = Duration::from_millis(100);
-/// Polls until Toolwharf has to be ready: 30 s.
-const READY_POLLS: u32 = 300;
-/// Polls until Toolwharf has to be gone after SIGTERM: 30 s.
-const STOP_POLLS: u32 = 300;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Polls until Toolwharf must be ready: 30 s.
+const MAX_READY_POLLS: u32 = 300;
+/// Polls until Toolwharf must have exited after SIGTERM: 30 s.
+const MAX_STOP_POLLS: u32 = 300;
 
 /// The running Toolwharf. Dropping it stops it.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Gateway {
     /// If it cannot be started.
     pub(crate) fn start(serve: Cmd) -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        // Before the child is there, so that no signal can leave it behind.
+        // Before the child exists, so that no signal can leave it behind.
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
@@ -56,18 +56,18 @@ impl Gateway {
         })
     }
 
-    /// Whether a signal has asked for the end.
+    /// Returns whether a signal has requested a stop.
     pub(crate) fn interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until Toolwharf reports readiness.
     ///
     /// # Errors
     ///
-    /// If it ends, or is not ready in time, or a signal came.
+    /// If it exits, is not ready in time, or a signal arrives.
     pub(crate) fn wait_until_ready(&mut self, address: SocketAddr) -> Result<()> {
-        for _ in 0..READY_POLLS {
+        for _ in 0..MAX_READY_POLLS {
             if let Some(status) = self.child.try_wait()? {
                 bail!("toolwharf ended before it was ready: {status}");
             }
@@ -76,16 +76,16 @@ impl Gateway {
             if answer.is_ok_and(|answer| answer.status == 200) {
                 return Ok(());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         bail!("toolwharf is not ready: /readyz at {address} does not answer 200")
     }
 
-    /// Waits until it ends by itself or a signal asks for its end.
+    /// Waits until it exits or a signal requests a stop.
     ///
     /// # Errors
     ///
-    /// If it fails, or does not end.
+    /// If it fails or does not exit.
     pub(crate) fn wait(mut self) -> Result<()> {
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -95,26 +95,26 @@ impl Gateway {
             if self.interrupted() {
                 return self.stop();
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Has it end, and waits for that.
+    /// Stops it and waits until it has exited.
     ///
     /// # Errors
     ///
-    /// If it fails, or does not end.
+    /// If it fails or does not exit.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if !self.told_to_stop && self.child.try_wait()?.is_none() {
             self.told_to_stop = true;
             kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         }
-        for _ in 0..STOP_POLLS {
+        for _ in 0..MAX_STOP_POLLS {
             if let Some(status) = self.child.try_wait()? {
                 ensure!(status.success(), "toolwharf ended: {status}");
                 return Ok(());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         bail!("toolwharf does not end on SIGTERM")
     }
@@ -123,7 +123,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if self.stop().is_err() {
-            // It has been reaped, or is beyond asking; in both cases there is nothing to report.
+            // It has been reaped or does not react. There is nothing to report in either case.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

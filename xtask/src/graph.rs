@@ -1,10 +1,10 @@
-//! `cargo xtask graph`: crates depend on each other only as `docs/architecture.md` says.
+//! `cargo xtask graph`: checks that crates depend on each other only as `docs/architecture.md` says.
 //!
-//! A crate exists only where the compiler should forbid an edge, so an edge that is not in
-//! [`RULES`] is a change of architecture: make it in both places, with its reason. What is checked:
-//! edges between our crates, for ordinary and build dependencies; and externals that a crate must
-//! not have, either by name ([`Rule::no_direct`]) or at all ([`Rule::no_anywhere`]). Development
-//! dependencies are free to reach `testkit` and whatever else only tests need.
+//! A crate exists only where the compiler should forbid an edge. An edge that is missing from [`RULES`] is therefore a
+//! change of the architecture: add it in both places, with a reason. The check covers edges between workspace crates,
+//! for normal and build dependencies, and external crates that a crate must not have, either directly
+//! ([`Rule::no_direct`]) or anywhere in its tree ([`Rule::no_anywhere`]). Development dependencies on `testkit` and
+//! other test crates are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use serde_json::Value;
 
 use crate::workspace::Workspace;
 
-/// What one of our crates may depend on.
+/// The dependencies allowed for one workspace crate.
 #[derive(Debug)]
 struct Rule {
     krate: &'static str,
-    /// Our own crates that it may name.
+    /// Workspace crates that it may depend on.
     ours: &'static [&'static str],
-    /// Externals that it may not name itself; a crate that it depends on may.
+    /// External crates that it may not depend on directly. A dependency of it may.
     no_direct: &'static [&'static str],
-    /// Externals that it may not have in its whole tree.
+    /// External crates that must not be anywhere in its dependency tree.
     no_anywhere: &'static [&'static str],
 }
 
@@ -34,14 +34,14 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "mcp",
-        // Which addresses are public, and how errors are told: once for all.
+        // For the list of public addresses and the form of error texts.
         ours: &["model"],
         no_direct: &["rmcp"],
         no_anywhere: &["axum", "sqlx"],
     },
     Rule {
         krate: "oauth",
-        // It has no transport of its own.
+        // Contains no transport.
         ours: &["model"],
         no_direct: &[],
         no_anywhere: &["hyper", "axum", "reqwest", "sqlx", "rmcp"],
@@ -60,7 +60,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "agent",
-        // The reader of event streams; for the feature `adk`, the client role.
+        // For the reader of event streams and, with the feature `adk`, the client role.
         ours: &["mcp", "model"],
         no_direct: &["sqlx"],
         no_anywhere: &["axum"],
@@ -73,14 +73,14 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "api",
-        // Words that bodies have.
+        // For words used in bodies.
         ours: &["model"],
         no_direct: &[],
         no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
     },
     Rule {
         krate: "config",
-        // What is wrong in a body, with its place.
+        // For errors in a body, with their places.
         ours: &["model", "api"],
         no_direct: &[],
         no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
@@ -93,7 +93,7 @@ const RULES: &[Rule] = &[
         no_direct: &["sqlx"],
         no_anywhere: &[],
     },
-    // What tests compare ours with must not be made of ours.
+    // The test kit must not be built from the code that it checks.
     Rule {
         krate: "testkit",
         ours: &[],
@@ -130,25 +130,25 @@ const RULES: &[Rule] = &[
 ///
 /// # Errors
 ///
-/// With every edge that is not allowed.
+/// Lists every edge that is not allowed.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let metadata = workspace.metadata(&[])?;
     let graph = Graph::read(&metadata).context("cannot read what cargo metadata says")?;
     let wrong = check(&graph, RULES);
     if wrong.is_empty() {
         eprintln!(
-            "    {} crates, every edge as docs/architecture.md says",
+            "    {} crates, all edges match docs/architecture.md",
             graph.ours.len()
         );
         return Ok(());
     }
     bail!(
-        "the dependency graph is not the one in docs/architecture.md:\n  {}",
+        "the dependency graph does not match docs/architecture.md:\n  {}",
         wrong.join("\n  ")
     )
 }
 
-/// Packages by their id, with the dependencies that end up in what is built.
+/// Packages by id, with the dependencies that are part of the build.
 #[derive(Debug, Default)]
 struct Graph {
     names: BTreeMap<String, String>,
@@ -190,7 +190,7 @@ impl Graph {
         self.edges.get(id).into_iter().flatten().map(String::as_str)
     }
 
-    /// The shortest chain of names from a package to one that is called `name`.
+    /// The shortest chain of names from a package to one called `name`.
     fn path(&self, from: &str, name: &str) -> Option<Vec<String>> {
         let mut seen = BTreeSet::from([from]);
         let mut level = vec![vec![from]];
@@ -216,7 +216,7 @@ impl Graph {
     }
 }
 
-/// Everything that the rules forbid, each as a line for a person.
+/// All violations of the rules, as readable lines.
 fn check(graph: &Graph, rules: &[Rule]) -> Vec<String> {
     let mut wrong = Vec::new();
     for id in &graph.ours {
@@ -251,8 +251,8 @@ mod tests {
 
     use super::*;
 
-    /// Edges as `from > to`, or `from ~ to` for a development dependency. Names in capitals are
-    /// externals; every other one is ours.
+    /// Edges as `from > to`, or `from ~ to` for a development dependency. Names in capitals are external crates, all
+    /// others are workspace crates.
     fn graph(edges: &[&str]) -> Graph {
         let mut names = BTreeSet::new();
         let mut deps: BTreeMap<&str, Vec<Value>> = BTreeMap::new();

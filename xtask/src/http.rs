@@ -1,7 +1,7 @@
-//! Just enough of HTTP/1.1 for the demo to talk to a server on this machine.
+//! A minimal HTTP/1.1 client for the demo, for a server on this machine.
 //!
-//! One request a connection; the answer is read to its end, up to [`MAX_ANSWER`]. No TLS, no
-//! redirects, no keep-alive: nothing here is meant for any server but the one just started.
+//! One request per connection. The response is read to its end, up to [`MAX_ANSWER_BYTES`]. Deliberately absent: TLS,
+//! redirects, keep-alive. It is only used for the server that was just started.
 
 use std::{
     io::{Read, Write},
@@ -12,9 +12,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-const MAX_ANSWER: u64 = 8 * 1024 * 1024;
+const MAX_ANSWER_BYTES: u64 = 8 * 1024 * 1024;
 
-/// An answer, its body free of transfer coding.
+/// A response, with any transfer coding removed from the body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -30,8 +30,8 @@ impl Answer {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The JSON-RPC answer in the body, be it JSON or an event stream; in a stream it is the first
-    /// message that has an `id` and no `method`.
+    /// The JSON-RPC response in the body, from JSON or an event stream. In a stream, it is the first message with an
+    /// `id` and without a `method`.
     pub(crate) fn json_rpc(&self) -> Result<Value> {
         let streamed = self
             .header("content-type")
@@ -49,7 +49,7 @@ impl Answer {
     }
 }
 
-/// Sends a request and reads the answer; each wait for bytes ends after `patience`.
+/// Sends a request and reads the response. Each wait for bytes ends after `patience`.
 pub(crate) fn request(
     address: SocketAddr,
     method: &str,
@@ -69,7 +69,7 @@ pub(crate) fn request(
     stream.write_all(head.as_bytes())?;
     let mut raw = Vec::new();
     stream
-        .take(MAX_ANSWER)
+        .take(MAX_ANSWER_BYTES)
         .read_to_end(&mut raw)
         .context("the answer did not end")?;
     parse(&raw)
@@ -144,7 +144,7 @@ fn dechunk(mut rest: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// The `data` of each event in a stream, whole events only.
+/// The `data` of each complete event in a stream.
 fn event_data(stream: &str) -> Vec<String> {
     let stream = stream.replace("\r\n", "\n");
     let whole = stream.rsplit_once("\n\n").map_or("", |(whole, _)| whole);

@@ -1,20 +1,20 @@
-//! A Kubernetes cluster of our own for the time of a command: `cargo xtask kubernetes -- CMD…`.
+//! A private Kubernetes cluster for the duration of a command: `cargo xtask kubernetes -- CMD…`.
 //!
-//! One node of Kubernetes 1.20 (API server, controller manager, scheduler, kubelet) on etcd and containerd, with runc and
-//! gVisor. Its kubeconfig is told to the command in `TOOLWHARF_TEST_KUBERNETES` and `KUBECONFIG`. Kubernetes itself is built
-//! once, from Debian's source package, into `~/.cache/toolwharf`; everything else is Debian's.
+//! One node of Kubernetes 1.20 (API server, controller manager, scheduler, kubelet) on etcd and containerd, with runc
+//! and gVisor. The command gets its kubeconfig in `TOOLWHARF_TEST_KUBERNETES` and `KUBECONFIG`. Kubernetes itself is
+//! built once, from Debian's source package, in `~/.cache/toolwharf`. Everything else comes from Debian packages.
 //!
-//! All that it has is below the system's temporary directory: sockets, data, certificates, control groups, network
-//! namespaces. Ports are free ones of the loopback device, but for that of the kubelet, which refuses loopback: it listens
-//! on the address of a bridge that leads to the pods only. No firewall rule is set. The kubelet of 1.20 writes to
-//! `/var/log/pods` whatever it is told, so that there is one such cluster at a time on a machine: a lock sees to it.
-//! `--control-plane` is the API server on etcd and nothing else: there may be many, beside a whole cluster.
+//! All files are below the system's temporary directory: sockets, data, certificates, network namespaces; control
+//! groups have its name. Ports are free ports of the loopback device. Exception: the kubelet refuses loopback and
+//! listens on the address of a bridge that leads only to the pods. No firewall rule is set. The kubelet of 1.20 always
+//! writes to `/var/log/pods`, so there can be only one such cluster at a time on a machine, which a lock ensures.
+//! `--control-plane` starts only the API server and etcd; any number of them may run next to a whole cluster.
 //!
-//! The cluster has no network plugin that enforces policies, no provisioner of volumes (there are some on the host's
-//! disk instead) and no way from the pods to the API server.
+//! The cluster has no network plugin that enforces policies, no volume provisioner (a number of volumes on the host's
+//! disk exist instead), and pods cannot reach the API server.
 //!
-//! It stops when the command has ended or a signal ends this process. The daemons get a signal when this process is
-//! killed; what is left of them then, the next cluster removes.
+//! It stops when the command ends or this process gets a signal. If this process is killed, the daemons get a signal,
+//! and the next cluster removes what is left.
 
 use std::{
     env,
@@ -44,20 +44,20 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where tests find the kubeconfig of a whole cluster.
+/// Tells tests where the kubeconfig of a whole cluster is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
-/// Where tests find that of an API server, with or without nodes.
+/// Tells tests where the kubeconfig of an API server is, with or without nodes.
 pub(crate) const API_VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES_API";
-const PREFIX: &str = "toolwharf-kubernetes-";
-const SERVERS: [&str; 4] = [
+const DIR_PREFIX: &str = "toolwharf-kubernetes-";
+const KUBERNETES_PROGRAMS: [&str; 4] = [
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
     "kubelet",
 ];
-/// Programs of a control plane, and Debian's packages of them.
-const NEEDED: [(&str, &str); 2] = [("etcd", "etcd-server"), ("openssl", "openssl")];
-/// And those of a node.
+/// Programs of a control plane, with their Debian packages.
+const NEEDED_PROGRAMS: [(&str, &str); 2] = [("etcd", "etcd-server"), ("openssl", "openssl")];
+/// Programs of a node.
 const NEEDED_BY_NODES: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
@@ -68,10 +68,10 @@ const NEEDED_BY_NODES: [(&str, &str); 7] = [
     ("gcc", "gcc"),
 ];
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
-/// Newer ones do not build it.
+/// Newer versions cannot build it.
 pub(crate) const GO: &str = "/usr/lib/go-1.19/bin/go";
-/// What the kubelet sets for the whole machine.
-const KERNEL: [&str; 6] = [
+/// Kernel settings that the kubelet changes for the whole machine.
+const KERNEL_SETTINGS: [&str; 6] = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
     "kernel/panic",
@@ -79,16 +79,16 @@ const KERNEL: [&str; 6] = [
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 ];
-/// Where the kubelet writes in any case.
+/// Directories that the kubelet always writes to.
 const POD_LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
-/// Where the network plugins note what they made.
+/// Records of the network plugins about what they created.
 const PLUGIN_RESULTS: &str = "/var/lib/cni/results";
-const VOLUMES: usize = 60;
-const POLL: Duration = Duration::from_millis(100);
-/// Polls until something has to be ready: a minute.
-const POLLS: u32 = 600;
+const VOLUME_COUNT: usize = 60;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Polls until something must be ready: a minute.
+const MAX_POLLS: u32 = 600;
 
-/// Runs a command with a cluster of its own; how it ended.
+/// Runs a command with a private cluster, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, parts: Parts, cmd: Cmd) -> Result<ExitCode> {
     let interrupted = postgres::interruption()?;
     let cluster = Cluster::start(workspace, parts, &interrupted)?;
@@ -96,10 +96,10 @@ pub(crate) fn run(workspace: &Workspace, parts: Parts, cmd: Cmd) -> Result<ExitC
     postgres::supervise(cluster.tell(cmd), &interrupted)
 }
 
-/// What a cluster consists of.
+/// The parts of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parts {
-    /// The API server, on etcd.
+    /// The API server and etcd.
     ControlPlane,
     All,
 }
@@ -112,11 +112,11 @@ impl Parts {
         }
     }
 
-    /// What of Kubernetes it needs.
+    /// The Kubernetes programs that it needs.
     fn programs(self) -> &'static [&'static str] {
         match self {
-            Self::ControlPlane => &SERVERS[..1],
-            Self::All => &SERVERS,
+            Self::ControlPlane => &KUBERNETES_PROGRAMS[..1],
+            Self::All => &KUBERNETES_PROGRAMS,
         }
     }
 }
@@ -124,20 +124,20 @@ impl Parts {
 pub(crate) struct Cluster {
     config: PathBuf,
     parts: Parts,
-    /// `None` if the cluster is somebody else's.
+    /// `None` if the cluster is not a private one.
     _own: Option<Own>,
 }
 
 struct Own {
     daemons: Vec<(&'static str, Child)>,
     bridge: String,
-    /// What the kubelet changes, as it was.
+    /// Previous values of the settings that the kubelet changes.
     kernel: Vec<(PathBuf, String)>,
-    /// Directories that the kubelet made.
+    /// Directories created by the kubelet.
     logs: Vec<&'static str>,
-    // Dropped after the daemons: it takes away what they left.
+    // Dropped after the daemons: removes what they left.
     dir: Directory,
-    /// That there is no other node on this machine.
+    /// Ensures that this machine has only one node.
     lock: Option<File>,
 }
 
@@ -166,7 +166,7 @@ impl Cluster {
             "a Kubernetes node runs as root only"
         );
         let by_nodes = NEEDED_BY_NODES.iter().filter(|_| has_node);
-        let missing = NEEDED
+        let missing = NEEDED_PROGRAMS
             .iter()
             .chain(by_nodes)
             .filter(|(name, _)| docker::program(name).is_none());
@@ -193,8 +193,8 @@ impl Cluster {
         build(&cache, parts)?;
         remove_remains()?;
         let pid = std::process::id();
-        let dir = Directory::create_named(&format!("{PREFIX}{pid}"))?;
-        let kernel = KERNEL.iter().filter_map(|name| {
+        let dir = Directory::create_named(&format!("{DIR_PREFIX}{pid}"))?;
+        let kernel = KERNEL_SETTINGS.iter().filter_map(|name| {
             let path = Path::new("/proc/sys").join(name);
             let value = fs::read_to_string(&path).ok()?;
             Some((path, value))
@@ -225,7 +225,7 @@ impl Cluster {
         })
     }
 
-    /// Tells tests where it is, and where `kubectl` is where the system has none.
+    /// Tells the command where the cluster is, and adds `kubectl` to its `PATH` in case the system has none.
     pub(crate) fn tell(&self, cmd: Cmd) -> Cmd {
         let path = env::var("PATH").unwrap_or_default();
         let own = cache().map(|cache| cache.join("bin")).unwrap_or_default();
@@ -240,7 +240,7 @@ impl Own {
         self.dir.path.join(name)
     }
 
-    /// One of the texts beside this file, for this cluster.
+    /// One of the templates next to this file, filled in for this cluster.
     fn text(&self, template: &str, address: &str, port: u16) -> String {
         template
             .replace("@DIR@", &self.dir.path.to_string_lossy())
@@ -272,7 +272,7 @@ impl Own {
         interrupted: &AtomicBool,
         is_ready: impl Fn(&Self) -> bool,
     ) -> Result<()> {
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
             for (name, child) in &mut self.daemons {
                 if let Some(status) = child.try_wait()? {
@@ -286,9 +286,9 @@ impl Own {
             if is_ready(self) {
                 return Ok(());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        bail!("{what} does not get ready")
+        bail!("{what} did not become ready")
     }
 
     fn kubectl<const N: usize>(&self, args: [&str; N]) -> Cmd {
@@ -394,7 +394,7 @@ impl Own {
         )
     }
 
-    /// The node's, on the bridge of the pods.
+    /// The address of the node on the bridge of the pods.
     fn address(&self) -> String {
         format!("10.233.{}.1", std::process::id() % 256)
     }
@@ -404,8 +404,8 @@ impl Own {
         let subnet = format!("{address}/24");
         let link = self.bridge.clone();
         let ip = |args: &[&str]| Cmd::new("ip").args(args).run_for_effect();
-        // Without one that is set, a bridge has the least address of its pods, and another one when pods come and go: what those that
-        // stay send to this host is lost then for half a minute.
+        // Without a fixed address, a bridge takes the lowest address of its ports and changes it when pods come and go.
+        // Packets of the other pods to this host would then be lost for half a minute.
         let ethernet = format!("02:00:0a:e9:{:02x}:01", std::process::id() % 256);
         ip(&["link", "add", &link, "address", &ethernet, "type", "bridge"])?;
         ip(&["address", "add", &subnet, "dev", &link])?;
@@ -454,7 +454,7 @@ impl Own {
             own.ctr(["version"]).succeeds()
         })?;
         self.images(workspace)?;
-        // The kubelet wants its root control group to be there.
+        // The kubelet expects its root control group to exist.
         for entry in fs::read_dir(CGROUPS)?.flatten() {
             if entry.file_type()?.is_dir() {
                 let _ = fs::create_dir(entry.path().join(&self.dir.name));
@@ -487,12 +487,12 @@ impl Own {
         })
     }
 
-    /// What tests find in the cluster: runtime classes, and volumes on the disk of this host.
+    /// Creates the objects that tests expect: runtime classes, and volumes on this host's disk.
     fn objects(&self) -> Result<()> {
         let mut text = include_str!("kubernetes/objects.yaml").to_owned();
-        for number in 0..VOLUMES {
+        for number in 0..VOLUME_COUNT {
             let path = self.at(&format!("volumes/{number}"));
-            // As a storage class would give it to the pod's group: Kubernetes does not do that with a `hostPath`.
+            // Writable for the pod's group, as from a storage class. Kubernetes does not do that for a `hostPath`.
             fs::create_dir_all(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
             let volume = serde_json::json!({
@@ -516,7 +516,7 @@ impl Own {
             .run_for_effect()
     }
 
-    /// Imports what tests run: `busybox`, `scripted` and `conformance` (testkit's servers), `everything` (npm's
+    /// Imports the test images: `busybox`, `scripted` and `conformance` (testkit's servers), `everything` (npm's
     /// server-everything), and `toolwharf`.
     fn images(&self, workspace: &Workspace) -> Result<()> {
         let packages = ["--package=testkit", "--package=toolwharf"];
@@ -544,7 +544,7 @@ impl Own {
         let target = workspace.target()?.join("debug");
         let scripted = with_libraries(tar(), &target.join("testkit-scripted"))?;
         let scripted = scripted.arg("-C").arg(&target).arg("testkit-scripted");
-        // What tells of its processes, where no other container sees them.
+        // Programs that report its processes, since no other container sees them.
         let scripted = scripted
             .arg("-C")
             .arg(self.at("busybox"))
@@ -582,7 +582,7 @@ impl Own {
             &["/node_modules/@modelcontextprotocol/server-everything/dist/index.js"],
         )?;
 
-        // Toolwharf itself, as `deploy/Dockerfile` makes it, and a server that it can run.
+        // Toolwharf, as in `deploy/Dockerfile`, and a server that it can run.
         let own = with_libraries(tar(), &target.join("toolwharf"))?;
         let own = own.arg("-C").arg(&target);
         let own = own.args(["toolwharf", "testkit-scripted"]);
@@ -597,7 +597,7 @@ impl Own {
         self.import("busybox:1", busybox, &[], &["/bin/sh"])
     }
 
-    /// Makes an image of what `tar` packs: an archive as `docker save` writes them.
+    /// Creates an image from what `tar` packs, through an archive in the format of `docker save`.
     fn import(&self, name: &str, pack: Cmd, entrypoint: &[&str], command: &[&str]) -> Result<()> {
         let dir = self.at("image");
         fs::create_dir(&dir)?;
@@ -639,13 +639,13 @@ impl Own {
         };
         let (name, mut child) = self.daemons.remove(at);
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        for _ in 0..POLLS / 4 {
+        for _ in 0..MAX_POLLS / 4 {
             if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        eprintln!("    {name} does not stop: it is killed");
+        eprintln!("    {name} does not stop and is killed");
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -653,7 +653,7 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Without it nobody starts containers any more.
+        // Without it, no further containers are started.
         self.stop("kubelet");
         if self.lock.is_some() {
             end_pods(&self.dir.name);
@@ -683,9 +683,9 @@ impl Drop for Own {
     }
 }
 
-/// Kills what is in the control groups of a cluster's pods.
+/// Kills all processes in the control groups of a cluster's pods.
 fn end_pods(name: &str) {
-    for _ in 0..POLLS / 10 {
+    for _ in 0..MAX_POLLS / 10 {
         let groups = Path::new(CGROUPS).join("pids").join(name);
         let unified = Path::new(CGROUPS).join(name);
         let mut pids = Vec::new();
@@ -698,7 +698,7 @@ fn end_pods(name: &str) {
         for pid in pids {
             let _ = kill_process(pid, Signal::KILL);
         }
-        thread::sleep(POLL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -716,7 +716,7 @@ fn collect(group: &Path, pids: &mut Vec<Pid>) {
     }
 }
 
-/// Where Kubernetes is built, once for all checkouts.
+/// The directory where Kubernetes is built, shared by all checkouts.
 fn cache() -> Result<PathBuf> {
     let caches = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -759,12 +759,12 @@ fn bridge(owner: u32) -> String {
     format!("twk{owner}")
 }
 
-/// Takes away what clusters left whose owner was killed.
+/// Removes what is left of clusters whose owner was killed.
 fn remove_remains() -> Result<()> {
     for entry in fs::read_dir(env::temp_dir())? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX);
+        let owner = name.strip_prefix(DIR_PREFIX);
         let Some(owner) = owner.and_then(|owner| Pid::from_raw(owner.parse().ok()?)) else {
             continue;
         };

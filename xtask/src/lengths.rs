@@ -1,6 +1,6 @@
-//! `cargo xtask graph`, second part: no Rust file is longer than [`MAX_LINES`], tests included.
+//! `cargo xtask graph`, second part: checks that no Rust file is longer than [`MAX_LINES`], including tests.
 //!
-//! A file that long holds several things, and nobody finds the one that they look for.
+//! A longer file covers several topics, and readers do not find the one that they need.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
 
-/// Lines of one file.
+/// Lines per file.
 const MAX_LINES: usize = 800;
 const FOLDERS: [&str; 3] = ["crates", "xtask", "examples"];
 
@@ -19,7 +19,7 @@ const FOLDERS: [&str; 3] = ["crates", "xtask", "examples"];
 ///
 /// # Errors
 ///
-/// With every file that is too long, and how long it is.
+/// Lists every file that is too long, with its length.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut files = Vec::new();
     for folder in FOLDERS {
@@ -58,11 +58,10 @@ pub(crate) fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> 
     Ok(())
 }
 
-/// Everything that is wrong, each as a line for a person.
+/// All violations, as readable lines.
 fn check(lengths: &[(String, usize)]) -> Vec<String> {
     let too_long = lengths.iter().filter(|(_, lines)| *lines > MAX_LINES);
-    let said =
-        too_long.map(|(name, lines)| format!("{name} has {lines}: split it by what it holds"));
+    let said = too_long.map(|(name, lines)| format!("{name} has {lines} lines: split it by topic"));
     said.collect()
 }
 
@@ -77,8 +76,8 @@ mod tests {
         assert_eq!(
             check(&lengths),
             [
-                "a.rs has 801: split it by what it holds",
-                "c.rs has 1200: split it by what it holds"
+                "a.rs has 801 lines: split it by topic",
+                "c.rs has 1200 lines: split it by topic"
             ]
         );
     }

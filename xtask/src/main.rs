@@ -1,10 +1,9 @@
-//! `cargo xtask`: everything that one does to this repository, as commands.
+//! `cargo xtask`: all development tasks of this repository, as commands.
 //!
-//! The README names two of them (`demo` and `test`); the rest are their parts. Each says what it
-//! runs, so that nothing here needs to be known by heart. It knows the workspace only from
-//! outside, by `cargo` and by the binaries: it depends on no crate of ours and none depends on it.
-//! Nothing is downloaded but by a package registry's own client, and nothing is put outside the
-//! checkout but what `apt-get` and `cargo install` put there, and the build of Kubernetes.
+//! The README mentions two of them, `demo` and `test`; the others are parts of these. Each prints what it runs. This
+//! crate uses the workspace only through `cargo` and the binaries: no crate of the workspace depends on it, nor the
+//! other way round. Downloads use only the clients of package registries. Outside the checkout, only `apt-get`, `cargo
+//! install` and the build of Kubernetes write files.
 
 mod before;
 mod checks;
@@ -45,8 +44,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what the tests and the demo need: system packages (as root) and, into .work,
-    /// MCP servers from npm and PyPI
+    /// Installs what the tests and the demo need: system packages (as root) and, into .work, MCP servers from npm and
+    /// PyPI
     Setup,
     /// Sets up, checks, builds and tests everything
     Test {
@@ -54,24 +53,24 @@ enum Command {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Runs the test suite with its heavy loops at full length (tests read TOOLWHARF_SOAK=1)
+    /// Runs the test suite with full-length loops (tests read TOOLWHARF_SOAK=1)
     Soak {
-        /// Only hosting on Kubernetes, or on a Docker Swarm, on a cluster of its own (as root)
+        /// Only hosting on Kubernetes or Docker Swarm, on a private cluster (as root)
         #[arg(value_parser = ["kubernetes", "swarm"])]
         part: Option<String>,
         /// Arguments for `cargo nextest run`, after `--`
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Checks formatting, lints, the dependency graph, lengths of files, licences and sources, and the document of the REST
-    /// API (with what `setup` installs from npm)
+    /// Checks formatting, lints, the dependency graph, file lengths, licences, sources and the REST API document (needs
+    /// the npm packages that `setup` installs)
     Check,
-    /// Checks that crates depend on each other only as docs/architecture.md says, that no Rust file is too long, and that
-    /// modules use each other in no circle
+    /// Checks that crates depend on each other only as docs/architecture.md says, that no Rust file is too long, and
+    /// that there are no cycles between modules
     Graph,
     /// Builds the console (web/) into web/dist, which is committed
     Web {
-        /// Only checks that web/dist is what web/ gives
+        /// Only checks that web/dist matches web/
         #[arg(long)]
         check: bool,
     },
@@ -81,23 +80,24 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Runs a command with a private Docker daemon that has runc and gVisor, whose address is in
-    /// TOOLWHARF_TEST_DOCKER (as root)
+    /// Runs a command with a private Docker daemon with runc and gVisor, whose address is in TOOLWHARF_TEST_DOCKER (as
+    /// root)
     Docker {
         /// The command with its arguments, after `--`
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Runs a command with the binary of the version before, built from its commit, in TOOLWHARF_TEST_BEFORE
+    /// Runs a command with the binary of the previous version, built from its commit, in TOOLWHARF_TEST_BEFORE
     Before {
         /// The command with its arguments, after `--`
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Runs a command with a private Kubernetes cluster of one node, with gVisor, whose kubeconfig is in
-    /// TOOLWHARF_TEST_KUBERNETES and KUBECONFIG (as root). The first run builds Kubernetes, which takes some minutes
+    /// Runs a command with a private single-node Kubernetes cluster with gVisor, whose kubeconfig is in
+    /// TOOLWHARF_TEST_KUBERNETES and KUBECONFIG (as root). The first run builds Kubernetes, which takes several minutes
     Kubernetes {
-        /// Only the API server, which needs no root: beside other clusters, in TOOLWHARF_TEST_KUBERNETES_API and KUBECONFIG
+        /// Only the API server, which needs no root and may run next to other clusters; its kubeconfig is in
+        /// TOOLWHARF_TEST_KUBERNETES_API and KUBECONFIG
         #[arg(long)]
         control_plane: bool,
         /// The command with its arguments, after `--`
@@ -111,25 +111,25 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Builds Toolwharf and serves two MCP servers with it: ours that rolls dice, and a
-    /// third party's through uvx or npx
+    /// Builds Toolwharf and serves two MCP servers with it: the dice example, and a third-party server through uvx or
+    /// npx
     Demo {
-        /// Call a tool of each server, print the answers and stop
+        /// Call a tool of each server, print the results and exit
         #[arg(long)]
         exit_after_check: bool,
         /// Where to listen
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
         listen: std::net::SocketAddr,
     },
-    /// Builds and runs the recipe vault (examples/recipe-vault): a chat page, an agent and the tools that it uses
+    /// Builds and runs the recipe vault (examples/recipe-vault): a chat page, an agent and its tools
     Recipes {
-        /// Build for speed and small size, which takes some minutes more
+        /// Build the release profile, which takes several minutes longer
         #[arg(long)]
         release: bool,
         /// Where to listen
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
         listen: std::net::SocketAddr,
-        /// A copy of `examples/recipe-vault` instead, with files of your own
+        /// A copy of `examples/recipe-vault` with your own files
         #[arg(long, value_name = "DIR")]
         example: Option<std::path::PathBuf>,
     },
@@ -139,8 +139,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Builds the release binaries, and kills, hangs and starves hosted servers at random for ten
-    /// minutes while clients call them (as root)
+    /// Builds the release binaries, then kills, hangs and starves hosted servers at random for ten minutes while
+    /// clients call them (as root)
     Chaos {
         /// Arguments for `bench chaos`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -151,7 +151,7 @@ enum Command {
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
-        // Without the backtrace that `RUST_BACKTRACE` would add: it would hide what to do.
+        // Without the backtrace of `RUST_BACKTRACE`, which would hide the remedy.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -1,13 +1,11 @@
-//! A Postgres of our own for the time of a command: `cargo xtask postgres -- CMD…`, and around the
-//! tests.
+//! A private Postgres for the duration of a command: `cargo xtask postgres -- CMD…`, and for the tests.
 //!
-//! It has a data directory of its own under the system's temporary one, listens on a free port of
-//! 127.0.0.1 with a random password, and is told to the command by its URL in
-//! `TOOLWHARF_TEST_POSTGRES`. Postgres refuses to run as root, so that for root it runs as the user
-//! `postgres`, whom the Debian package makes. Nothing in it survives: it does not even sync.
+//! It has a data directory below the system's temporary directory, and listens on a free port of 127.0.0.1 with a
+//! random password. The command gets its URL in `TOOLWHARF_TEST_POSTGRES`. Postgres refuses to run as root, so root
+//! runs it as the user `postgres` of the Debian package. Its data is not kept, and it does not even sync.
 //!
-//! It stops when the command has ended, when a signal ends this process (which the command is told
-//! first), and, by a parent-death signal, when this process is killed.
+//! It stops when the command ends, when this process gets a signal (which is passed to the command first), and, through
+//! a parent-death signal, when this process is killed.
 
 use std::{
     fs::{self, File},
@@ -36,18 +34,18 @@ use crate::{
     shell::{Cmd, heading, is_executable, which},
 };
 
-/// Where tests find the server.
+/// Tells tests where the server is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
 
-/// Where tests find Postgres' programs, if they start a server themselves.
+/// Tells tests where the programs of Postgres are, to start a server themselves.
 pub(crate) const PROGRAMS: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
 
 const USER: &str = "postgres";
-const POLL: Duration = Duration::from_millis(20);
-/// Polls until the server has to be ready, and until it has to be gone: 30 s.
-const POLLS: u32 = 1500;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Polls until the server must be ready, and until it must have stopped: 30 s.
+const MAX_POLLS: u32 = 1500;
 
-/// The directory of Postgres' programs. Debian has most of them not on the `PATH`.
+/// The directory of the Postgres programs. Debian does not put most of them on the `PATH`.
 pub(crate) fn programs() -> Option<PathBuf> {
     let complete = |dir: &PathBuf| {
         ["initdb", "pg_isready", "postgres"]
@@ -59,7 +57,7 @@ pub(crate) fn programs() -> Option<PathBuf> {
         .flatten()
         .map(|version| version.path().join("bin"))
         .collect();
-    // Newest last; by number, since 9 is older than 15.
+    // Newest last. Sorted by number, since 9 is older than 15.
     debian.sort_by_key(|dir| {
         let version = dir.parent().and_then(Path::file_name);
         version.and_then(|version| version.to_str()?.parse::<u32>().ok())
@@ -68,7 +66,7 @@ pub(crate) fn programs() -> Option<PathBuf> {
     debian.into_iter().rev().chain(on_path).find(complete)
 }
 
-/// Runs a command with a server of its own; how it ended.
+/// Runs a command with a private server, and returns its exit code.
 pub(crate) fn run(cmd: Cmd) -> Result<ExitCode> {
     let interrupted = interruption()?;
     let server = Server::start(&interrupted)?;
@@ -76,8 +74,8 @@ pub(crate) fn run(cmd: Cmd) -> Result<ExitCode> {
     supervise(cmd.env(VARIABLE, &server.url), &interrupted)
 }
 
-/// Set when a signal asks this process to end. To be taken before anything is there that a signal
-/// could leave behind.
+/// A flag that is set when a signal asks this process to stop. Call this before starting anything that a signal could
+/// leave behind.
 pub(crate) fn interruption() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -86,9 +84,9 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Runs a command to its end, and tells it when a signal asks for that; how it ended.
+/// Runs a command until it exits, and passes on a signal to stop. Returns its exit code.
 pub(crate) fn supervise(cmd: Cmd, interrupted: &AtomicBool) -> Result<ExitCode> {
-    // In a group of its own, so that a signal reaches it once, by us.
+    // In a separate process group, so that it gets a signal only once, from here.
     let mut child = cmd
         .into_command()
         .process_group(0)
@@ -103,12 +101,12 @@ pub(crate) fn supervise(cmd: Cmd, interrupted: &AtomicBool) -> Result<ExitCode> 
             told = true;
             kill_process(Pid::from_child(&child), Signal::TERM)?;
         }
-        thread::sleep(POLL);
+        thread::sleep(POLL_INTERVAL);
     };
     Ok(exit_code(status))
 }
 
-/// The command's own exit code, or the one that a shell gives to a death by a signal.
+/// The command's exit code, or the one that a shell uses for a death by signal.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
@@ -173,7 +171,7 @@ impl Server {
             _dir: dir,
         };
         let ready = programs.join("pg_isready");
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
             if let Some(status) = server.child.try_wait()? {
                 let log = fs::read_to_string(&log).unwrap_or_default();
@@ -183,9 +181,9 @@ impl Server {
             if is_ready.succeeds() {
                 return Ok(server);
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        bail!("postgres does not get ready")
+        bail!("postgres did not become ready")
     }
 }
 
@@ -193,19 +191,19 @@ impl Drop for Server {
     fn drop(&mut self) {
         // SIGINT is a fast shutdown: it does not wait for clients.
         let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        eprintln!("    postgres does not stop: it is killed");
+        eprintln!("    postgres does not stop and is killed");
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A temporary directory that is removed with what is in it.
+/// A temporary directory that is removed with its contents.
 struct Directory {
     path: PathBuf,
 }
@@ -230,8 +228,8 @@ impl Drop for Directory {
     }
 }
 
-/// The program as a user that Postgres accepts. When this process is killed, it gets the signal for
-/// a fast shutdown.
+/// The program, run as a user that Postgres accepts. It gets the signal for a fast shutdown when this process is
+/// killed.
 fn as_user(program: &Path) -> Result<Cmd> {
     let mut cmd = Cmd::new("setpriv").args(["--pdeathsig", "INT"]);
     if is_root()? {

@@ -1,6 +1,6 @@
 //! The Python environment in `.work/venv`.
 //!
-//! Only pip talks to the registry, as it is set up on this machine.
+//! Only pip accesses the registry, with this machine's settings.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::{shell::Cmd, workspace::Workspace};
 pub(crate) const REQUIREMENTS: &str = include_str!("../deps/requirements.txt");
 pub(crate) const CONSTRAINTS: &str = include_str!("../deps/constraints.txt");
 
-/// A Python that can make environments. Debian's cannot before `python3-venv` is installed, and
-/// the first on the `PATH` may be another one.
+/// A Python that can create environments. Debian's cannot unless `python3-venv` is installed, and the first one on the
+/// `PATH` may be another one.
 pub(crate) fn find() -> Option<PathBuf> {
     const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))";
     ["python3", "/usr/bin/python3", "/usr/local/bin/python3"]
@@ -21,14 +21,14 @@ pub(crate) fn find() -> Option<PathBuf> {
         .map(PathBuf::from)
 }
 
-/// Makes the environment anew and installs the servers that tests talk to.
+/// Recreates the environment and installs the servers used by tests.
 pub(crate) fn install_servers(workspace: &Workspace, python: &Path) -> Result<()> {
     let requirements = write(workspace, "requirements.txt", REQUIREMENTS)?;
     make(workspace, python)?;
     pip(workspace)?.arg("-r").arg(requirements).run()
 }
 
-/// Makes the environment anew and installs only `uv`, which is all that the demo needs.
+/// Recreates the environment and installs only `uv`, which is enough for the demo.
 pub(crate) fn install_uv(workspace: &Workspace, python: &Path) -> Result<()> {
     let uv = pinned("uv").context("deps/requirements.txt does not pin uv")?;
     make(workspace, python)?;

@@ -1,9 +1,9 @@
 //! `cargo xtask recipes`: the recipe vault, from a clone to a page in the browser.
 //!
-//! What runs is the files of `examples/recipe-vault` as they are: this only builds the two binaries, sees to `uvx`, and
-//! starts Toolwharf with those files and with a `PATH` that has all of them. Recipes, conversations and the
-//! administrator's key are in the example's `data` folder. Nothing is built or started before there is a key for the
-//! model: that is what most people lack.
+//! It runs the files of `examples/recipe-vault` unchanged: this command only builds the two binaries, makes `uvx`
+//! available, and starts Toolwharf with those files and a suitable `PATH`. Recipes, conversations and the
+//! administrator's key are in the example's `data` folder. The model key is checked before anything is built or
+//! started, since most users lack it.
 
 use std::{
     env,
@@ -22,15 +22,15 @@ use crate::{
     workspace::Workspace,
 };
 
-const KEY: &str = "ANTHROPIC_API_KEY";
-/// Names the version that is installed.
-const STAMP: &str = "installed";
+const KEY_VARIABLE: &str = "ANTHROPIC_API_KEY";
+/// The file that names the installed version.
+const STAMP_FILE: &str = "installed";
 
-/// Builds and serves, until it is told to stop.
+/// Builds and serves, until it is stopped.
 ///
 /// # Errors
 ///
-/// Without a key for the model, and if a part cannot be had, built or started.
+/// Without a key for the model, or if a part cannot be installed, built or started.
 pub(crate) fn run(
     workspace: &Workspace,
     release: bool,
@@ -87,22 +87,22 @@ pub(crate) fn run(
     gateway.wait()
 }
 
-/// Whether the model can be asked at all, as far as can be told without asking.
+/// Checks that a model is configured, as far as this is possible without a request.
 fn key_is_there(settings: &Path) -> Result<()> {
     let text = fs::read_to_string(settings);
     let text = text.with_context(|| format!("cannot read {}", settings.display()))?;
-    if env::var(KEY).is_ok_and(|key| !key.trim().is_empty()) || has_its_own(&text) {
+    if env::var(KEY_VARIABLE).is_ok_and(|key| !key.trim().is_empty()) || has_its_own(&text) {
         return Ok(());
     }
     bail!(
-        "there is no key for the model, and nothing was started. Get one at https://console.anthropic.com, and run\n\n  \
-         export {KEY}=sk-ant-…\n  cargo xtask recipes\n\nA model server of your own needs no key: {} says how it is \
-         named.",
+        "the key for the model is missing, so nothing was started. Get one at https://console.anthropic.com, and run\n\n  \
+         export {KEY_VARIABLE}=sk-ant-…\n  cargo xtask recipes\n\nYour own model server needs no key: {} says how to \
+         configure it.",
         settings.display()
     )
 }
 
-/// Whether the settings say how to do without the variable.
+/// Returns whether the settings configure a model without the variable.
 fn has_its_own(settings: &str) -> bool {
     settings.lines().any(|line| {
         let Some((key, value)) = line.split_once('=') else {
@@ -116,14 +116,14 @@ fn has_its_own(settings: &str) -> bool {
     })
 }
 
-/// The machine's own `uvx`, else one in `.work`, installed if need be.
+/// The machine's `uvx`, otherwise one in `.work`, which is installed if needed.
 fn uvx(workspace: &Workspace) -> Result<PathBuf> {
     let own = workspace.venv().join("bin/uvx");
     if let Some(uvx) = which("uvx") {
         return Ok(uvx);
     }
     if !is_executable(&own) {
-        eprintln!("    there is no uvx on the PATH: installing uv into .work");
+        eprintln!("    uvx is not on the PATH: installing uv into .work");
         let python = setup::python()?;
         fs::create_dir_all(workspace.work())?;
         python::install_uv(workspace, &python)?;
@@ -131,8 +131,8 @@ fn uvx(workspace: &Workspace) -> Result<PathBuf> {
     Ok(own)
 }
 
-/// Installs the fetch server where `mcp.json` has `uvx` look for it: it starts at once then, without a look at a registry,
-/// for which it would need this environment's proxies and certificates.
+/// Installs the fetch server where `mcp.json` makes `uvx` look for it. It then starts without accessing a registry, for
+/// which it would need this environment's proxies and certificates.
 fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> Result<()> {
     let package = python::pinned("mcp-server-fetch").context("mcp-server-fetch is not pinned")?;
     if is_executable(&tools.join("mcp-server-fetch/bin/mcp-server-fetch")) && installed(tools) {
@@ -149,13 +149,13 @@ fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> Result<()> 
         .env("UV_TOOL_DIR", tools)
         .env("UV_TOOL_BIN_DIR", tools.join("bin"))
         .run()?;
-    fs::write(tools.join(STAMP), package)?;
+    fs::write(tools.join(STAMP_FILE), package)?;
     Ok(())
 }
 
-/// Whether what is there is the pinned version.
+/// Returns whether the installed version is the pinned one.
 fn installed(tools: &Path) -> bool {
-    let stamp = fs::read_to_string(tools.join(STAMP)).ok();
+    let stamp = fs::read_to_string(tools.join(STAMP_FILE)).ok();
     stamp.as_deref() == python::pinned("mcp-server-fetch")
 }
 
@@ -165,7 +165,8 @@ fn installed(tools: &Path) -> bool {
 ///
 /// If it cannot be installed.
 pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
-    // By its true path, which what is installed will contain: `.work` may be a link, and what it leads to outlive it.
+    // By its canonical path, since the installed files contain it: `.work` may be a link, and its target may outlive
+    // it.
     let work = workspace.work().canonicalize()?;
     let (bin, tools) = (work.join("venv/bin"), work.join("tools"));
     install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))
@@ -175,7 +176,7 @@ fn folder(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new("/"))
 }
 
-/// The `PATH` with these folders before all others.
+/// The `PATH` with these folders first.
 fn path(first: &[&Path]) -> Result<OsString> {
     let others = env::var_os("PATH").unwrap_or_default();
     let others = env::split_paths(&others).collect::<Vec<_>>();

@@ -1,13 +1,12 @@
-//! `cargo xtask setup`: what the tests and the demo need beyond a Rust toolchain.
+//! `cargo xtask setup`: installs what the tests and the demo need in addition to a Rust toolchain.
 //!
-//! Four kinds of things: system packages ([`TOOLS`], through `apt-get`, as root only), npm
-//! packages and Python packages (pinned in `xtask/deps`, into `.work`; one of them again as `uvx`
-//! looks for it), and cargo's own helpers.
-//! Each part that is there already is left alone: a second run takes well under a second. What
-//! cannot be done is said at the end, with the command that does it, and is an error.
+//! There are four kinds: system packages ([`TOOLS`], through `apt-get`, as root only), npm and Python packages (pinned
+//! in `xtask/deps`, installed into `.work`; one of them a second time where `uvx` looks for it), and cargo's helpers.
+//! Parts that are present are left alone: a second run takes well under a second. What cannot be installed is reported
+//! at the end, with the command to do it, and is an error.
 //!
-//! Two runs at the same time wait for each other. An interrupted run is repaired by the next one:
-//! a part counts as done only by the stamp that is written after it.
+//! Concurrent runs wait for each other. An interrupted run is repaired by the next one, since a part counts as
+//! installed only by the stamp that is written after it.
 
 use std::{
     fs::{self, File},
@@ -26,8 +25,8 @@ use crate::{
 const PACKAGE: &str = include_str!("../deps/package.json");
 const PACKAGE_LOCK: &str = include_str!("../deps/package-lock.json");
 
-/// Helpers of cargo that are built where there are none: name, version, what they are.
-const BUILT: [(&str, &str, &str); 2] = [
+/// Cargo helpers that are built if missing: name, version, description.
+const BUILT_HELPERS: [(&str, &str, &str); 2] = [
     ("cargo-nextest", "0.9.143", "the test runner"),
     (
         "cargo-deny",
@@ -36,16 +35,16 @@ const BUILT: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// A program that the system has to have.
+/// A program that the system must have.
 struct Tool {
     name: &'static str,
     why: &'static str,
     found: fn() -> bool,
-    /// Debian's packages of it.
+    /// Its Debian packages.
     apt: &'static [&'static str],
 }
 
-/// Every system package that tests or the demo need.
+/// All system packages needed by tests or the demo.
 const TOOLS: &[Tool] = &[
     Tool {
         name: "git",
@@ -165,16 +164,16 @@ const TOOLS: &[Tool] = &[
                 .iter()
                 .all(|name| which(name).is_some())
         },
-        // The browser draws no letter without a font.
+        // The browser cannot draw text without a font.
         apt: &["chromium", "chromium-driver", "fonts-dejavu-core"],
     },
 ];
 
-/// Sets up everything.
+/// Installs everything.
 ///
 /// # Errors
 ///
-/// If anything is missing afterwards; the error says how to get it.
+/// If anything is missing afterwards. The error says how to get it.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let work = workspace.work();
     fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
@@ -208,11 +207,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     )
 }
 
-/// A Python that can make environments, installed if that can be done.
+/// A Python that can create environments. Installed if possible.
 ///
 /// # Errors
 ///
-/// If there is none; the error says how to get it.
+/// If none is found. The error says how to get it.
 pub(crate) fn python() -> Result<std::path::PathBuf> {
     let tools: Vec<&Tool> = TOOLS
         .iter()
@@ -222,7 +221,7 @@ pub(crate) fn python() -> Result<std::path::PathBuf> {
     python::find().with_context(|| missing.unwrap_or_default())
 }
 
-/// The version of an npm package that is installed here: `name@version`.
+/// The pinned version of an npm package: `name@version`.
 pub(crate) fn pinned_npm(package: &str) -> Option<String> {
     let pins: serde_json::Value = serde_json::from_str(PACKAGE).ok()?;
     Some(format!(
@@ -231,12 +230,12 @@ pub(crate) fn pinned_npm(package: &str) -> Option<String> {
     ))
 }
 
-/// A part of the set-up: does nothing if it is done already.
+/// A part of the set-up. Does nothing if it is complete.
 type Part = fn(&Workspace) -> Result<()>;
 
-/// Installs the system packages that are missing, or says how to.
+/// Installs missing system packages, if possible.
 ///
-/// Returns what is still missing, as a text for a person.
+/// Returns what is still missing, as a text for the user.
 fn system_tools(tools: &[&'static Tool]) -> Result<Option<String>> {
     let absent: Vec<&Tool> = tools
         .iter()
@@ -249,7 +248,7 @@ fn system_tools(tools: &[&'static Tool]) -> Result<Option<String>> {
     let (root, apt) = (is_root()?, which("apt-get").is_some());
     if root && apt {
         heading("installing system packages");
-        // A failure shows below, as what is still missing.
+        // A failure shows below as missing programs.
         if let Err(error) = install_packages(&absent) {
             eprintln!("    {error:#}");
         }
@@ -264,7 +263,7 @@ fn install_packages(tools: &[&Tool]) -> Result<()> {
             .args(args)
             .env("DEBIAN_FRONTEND", "noninteractive")
     };
-    // Stale lists are better than none: a package may be there even so.
+    // Stale lists may still contain the package.
     if let Err(error) = apt(&["-q", "update"]).run() {
         eprintln!("    {error:#}");
     }
@@ -302,7 +301,7 @@ pub(crate) fn is_root() -> Result<bool> {
     Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
 }
 
-/// Installs the servers, clients, the conformance suite, Redocly and an authorization server from npm, and a Node.js that they accept.
+/// Installs servers, clients, the conformance suite, Redocly, an authorization server and a suitable Node.js from npm.
 fn npm_packages(workspace: &Workspace) -> Result<()> {
     let node_modules = workspace.node_modules();
     let node = node_modules.join("node/bin/node");
@@ -323,8 +322,8 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
         .args(quiet)
         .dir(&work)
         .run()?;
-    // The package `node` fetches the binary for this platform in its install script. npm versions
-    // differ in whether they run such scripts, so this one script is run by name.
+    // The package `node` fetches the binary for this platform in its install script. Whether npm runs such scripts
+    // depends on its version, so this script is run explicitly.
     Cmd::new("node")
         .arg("installArchSpecificPackage.js")
         .dir(&node_modules.join("node"))
@@ -341,18 +340,18 @@ fn python_packages(workspace: &Workspace) -> Result<()> {
         "venv",
         [python::REQUIREMENTS, python::CONSTRAINTS],
     );
-    // Looking through the link finds out when the Python it was made from has gone.
+    // Following the link detects that the Python it was created from is gone.
     if stamp.holds() && is_executable(&workspace.venv().join("bin/python")) {
         return Ok(());
     }
-    heading("installing MCP servers, uv and what checks deploy/ from PyPI");
+    heading("installing MCP servers, uv and the tools that check deploy/ from PyPI");
     stamp.remove()?;
     let python = python::find().context("no usable python3")?;
     python::install_servers(workspace, &python)?;
     stamp.write()
 }
 
-/// Finds or installs what `cargo` itself needs for the checks and tests.
+/// Finds or installs the cargo helpers for the checks and tests.
 fn cargo_helpers(workspace: &Workspace) -> Result<()> {
     for (program, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
         if !has_subcommand(program) {
@@ -362,7 +361,7 @@ fn cargo_helpers(workspace: &Workspace) -> Result<()> {
                 .run()?;
         }
     }
-    for (name, version, what) in BUILT {
+    for (name, version, what) in BUILT_HELPERS {
         if !has_subcommand(name) {
             heading(&format!("building {name}, {what}: this takes some minutes"));
             workspace
@@ -373,7 +372,7 @@ fn cargo_helpers(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Whether cargo would find this subcommand: it looks beside itself as well as on the `PATH`.
+/// Returns whether cargo would find this subcommand. It looks next to itself and on the `PATH`.
 pub(crate) fn has_subcommand(program: &str) -> bool {
     let home = std::env::var_os("CARGO_HOME")
         .map(std::path::PathBuf::from)
@@ -382,7 +381,7 @@ pub(crate) fn has_subcommand(program: &str) -> bool {
         || home.is_some_and(|home| is_executable(&home.join("bin").join(program)))
 }
 
-/// Remembers what a part was installed from: the very texts, so that any change of them counts.
+/// Records the inputs of an installed part as text, so that any change is noticed.
 struct Stamp {
     file: std::path::PathBuf,
     text: String,

@@ -1,7 +1,7 @@
-//! Running other programs, visibly.
+//! Runs other programs, visibly.
 //!
-//! What runs is printed before it runs, on standard error like all that is meant for a person.
-//! Standard input is never passed on, so that no program can stop to ask a question.
+//! Commands are printed before they run, on standard error like all output for users. Standard input is never passed
+//! on, so no program can wait for an answer.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// A program to run, and how to show it.
+/// A program to run, and how to display it.
 #[must_use]
 pub(crate) struct Cmd {
     command: Command,
@@ -25,8 +25,8 @@ impl Cmd {
         let program = program.as_ref();
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
-        // `cargo run` says with these which package it runs. Build scripts look at variables of
-        // the same names, and a cargo that inherited ours would run them all again.
+        // `cargo run` sets these variables for the package that it runs. Build scripts read variables with the same
+        // names, and an inner cargo that inherited them would run them all again.
         for (name, _) in env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -39,7 +39,7 @@ impl Cmd {
         }
     }
 
-    /// Shows the program by this name instead of its path. Call it before [`Cmd::args`].
+    /// Displays the program with this name instead of its path. Call it before [`Cmd::args`].
     pub(crate) fn shown_as(mut self, name: &str) -> Self {
         name.clone_into(&mut self.shown);
         self
@@ -68,7 +68,7 @@ impl Cmd {
         self
     }
 
-    /// Like [`Cmd::run`], for a program whose answer is of no interest: only its complaints show.
+    /// Like [`Cmd::run`], without showing standard output.
     pub(crate) fn run_for_effect(mut self) -> Result<()> {
         self.command.stdout(Stdio::null());
         self.run()
@@ -79,7 +79,7 @@ impl Cmd {
         self
     }
 
-    /// Prints the program and runs it to its end.
+    /// Prints the command and runs it.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Cmd {
         Ok(())
     }
 
-    /// Prints the program, runs it and tells how it ended.
+    /// Prints the command, runs it and returns its exit status.
     pub(crate) fn status(self) -> Result<ExitStatus> {
         let mut this = self.announced();
         this.command
@@ -101,20 +101,20 @@ impl Cmd {
             .with_context(|| format!("cannot run `{}`", this.shown))
     }
 
-    /// Prints the program and becomes it: its last word is ours, and so is its exit code.
+    /// Prints the command and replaces this process with it.
     pub(crate) fn become_it(self) -> Result<()> {
         let mut this = self.announced();
         let error = this.command.exec();
         Err(error).with_context(|| format!("cannot run `{}`", this.shown))
     }
 
-    /// Runs the program silently; whether it could be started and succeeded.
+    /// Runs the program silently. Returns whether it started and succeeded.
     pub(crate) fn succeeds(mut self) -> bool {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         self.command.status().is_ok_and(|status| status.success())
     }
 
-    /// Runs the program silently and returns what it printed.
+    /// Runs the program and returns its standard output.
     pub(crate) fn output(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());
         let output = self
@@ -128,13 +128,13 @@ impl Cmd {
             .with_context(|| format!("`{}` did not print text", self.shown))
     }
 
-    /// The command itself, for a program that is not waited for here.
+    /// The command itself, for a program that the caller waits for.
     pub(crate) fn into_command(self) -> Command {
         self.announced().command
     }
 }
 
-/// A heading for the steps that follow.
+/// Prints a heading for the following steps.
 pub(crate) fn heading(text: &str) {
     eprintln!("==> {text}");
 }

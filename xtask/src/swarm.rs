@@ -1,18 +1,18 @@
-//! A Docker Swarm of our own for the time of a command: `cargo xtask swarm -- CMD…`.
+//! A private Docker Swarm for the duration of a command: `cargo xtask swarm -- CMD…`.
 //!
-//! Its nodes are daemons as in [`docker`], each in a network namespace of its own, on a bridge in one more: nothing of
-//! it is to be seen from outside. The command finds the directory of a node's daemon under its number in
-//! `TOOLWHARF_TEST_SWARM`: `sock`, `pid`, and `start`, which starts it again.
+//! Its nodes are daemons as in [`docker`]. Each is in a separate network namespace, connected by a bridge in another
+//! one, so nothing is visible from outside. `TOOLWHARF_TEST_SWARM` names a directory with one subdirectory per node,
+//! named by its number, which contains `sock`, `pid`, and `start`, a script that restarts the daemon.
 //!
 //! | node | label `kernel` | |
 //! | --- | --- | --- |
 //! | 1 | `linux` | the manager |
-//! | 2 | `linux` | it has Docker's bridge, which the others have not, and listens with certificates as well |
+//! | 2 | `linux` | has Docker's bridge, which the others do not, and also listens with certificates |
 //! | 3 | `gvisor` | `runsc` is its default runtime |
-//! | 4 | `lost` | for tests that kill it; it has no image but `busybox` |
+//! | 4 | `lost` | for tests that kill it; its only image is `busybox` |
 //!
-//! They stop when the command has ended, when a signal ends this process, and, by a parent-death signal, when this process
-//! is killed; what a killed one leaves behind, the next one removes.
+//! They stop when the command ends, when this process gets a signal, and, through a parent-death signal, when this
+//! process is killed. What a killed process leaves behind is removed by the next one.
 
 use std::{
     fs::{self, File},
@@ -26,21 +26,21 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::{
-    docker::{self, Daemon, Directory, PATH, POLL, POLLS, program},
+    docker::{self, Daemon, Directory, MAX_POLLS, PATH, POLL_INTERVAL, program},
     postgres,
     setup::is_root,
     shell::{Cmd, heading},
     workspace::Workspace,
 };
 
-/// Where tests find the swarm.
+/// Tells tests where the swarm is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
-const PREFIX: &str = "toolwharf-swarm-";
+const DIR_PREFIX: &str = "toolwharf-swarm-";
 /// The node that listens with certificates.
-const TLS: usize = 2;
+const TLS_NODE: usize = 2;
 const KERNELS: [&str; 4] = ["linux", "linux", "gvisor", "lost"];
 
-/// Runs a command with a swarm of its own; how it ended.
+/// Runs a command with a private swarm, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
     let interrupted = postgres::interruption()?;
     let swarm = Swarm::start(workspace, &interrupted)?;
@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
 pub(crate) struct Swarm {
     nodes: Vec<Node>,
     spaces: Spaces,
-    // Dropped last: it takes away what the daemons left.
+    // Dropped last: removes what the daemons left.
     pub(crate) dir: Directory,
 }
 
@@ -78,12 +78,12 @@ impl Swarm {
             is_root()?,
             "Docker daemons run as root only: run this as root"
         );
-        for (owner, dir) in docker::remains(PREFIX)? {
+        for (owner, dir) in docker::remains(DIR_PREFIX)? {
             drop(dir);
             drop(Spaces { owner });
         }
         let owner = std::process::id();
-        let dir = Directory::create_named(&format!("{PREFIX}{owner}"))?;
+        let dir = Directory::create_named(&format!("{DIR_PREFIX}{owner}"))?;
         let spaces = Spaces { owner };
         spaces.make()?;
         let mut swarm = Self {
@@ -117,7 +117,7 @@ impl Swarm {
             }},
         });
         let mut hosts = format!("--host unix://{}", at("sock"));
-        if number == TLS {
+        if number == TLS_NODE {
             keys(&dir)?;
             config["tlsverify"] = true.into();
             config["tlscacert"] = at("ca.pem").into();
@@ -162,7 +162,7 @@ impl Swarm {
     fn wait(&mut self, number: usize, interrupted: &AtomicBool) -> Result<()> {
         let daemon = self.daemon(number);
         let node = &mut self.nodes[number - 1];
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
             if let Some(status) = node.child.try_wait()? {
                 let log = fs::read_to_string(node.dir.join("log")).unwrap_or_default();
@@ -171,12 +171,12 @@ impl Swarm {
             if daemon.client(["version"]).succeeds() {
                 return Ok(());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
-        bail!("the daemon of node {number} does not get ready")
+        bail!("the daemon of node {number} did not become ready")
     }
 
-    /// Makes a swarm of the daemons.
+    /// Joins the daemons into a swarm.
     fn join(&self) -> Result<()> {
         let manager = self.daemon(1);
         let first = address(1);
@@ -201,7 +201,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Brings the images to all nodes, with the same ids.
+    /// Copies the images to all nodes, with the same ids.
     fn images(&self, workspace: &Workspace) -> Result<()> {
         let first = self.daemon(1);
         docker::images(workspace, &first)?;
@@ -235,7 +235,7 @@ impl Swarm {
     }
 }
 
-/// Makes certificates for a daemon that is found at loopback, and for its clients: `ca.pem`, `cert.pem` and `key.pem`.
+/// Creates certificates for a daemon on loopback and for its clients: `ca.pem`, `cert.pem` and `key.pem`.
 fn keys(dir: &Path) -> Result<()> {
     let openssl = |args: &str| {
         let openssl = Cmd::new("openssl").args(args.split(' '));
@@ -257,7 +257,7 @@ fn keys(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// That of a node, in the network that only nodes are in.
+/// The address of a node, in the network shared only by the nodes.
 fn address(number: usize) -> String {
     format!("10.99.0.{number}")
 }
@@ -265,19 +265,19 @@ fn address(number: usize) -> String {
 impl Drop for Swarm {
     fn drop(&mut self) {
         for node in &self.nodes {
-            // A test may have started another one.
+            // A test may have restarted the daemon.
             let pid = fs::read_to_string(node.dir.join("pid")).unwrap_or_default();
             if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::TERM);
             }
         }
         for node in &mut self.nodes {
-            for _ in 0..POLLS {
+            for _ in 0..MAX_POLLS {
                 let is_over = !matches!(node.child.try_wait(), Ok(None));
                 if is_over && !runs(&node.dir.join("pid")) {
                     break;
                 }
-                thread::sleep(POLL);
+                thread::sleep(POLL_INTERVAL);
             }
             let _ = node.child.kill();
             let _ = node.child.wait();
@@ -285,14 +285,14 @@ impl Drop for Swarm {
     }
 }
 
-/// Whether there is a process of the number in a file.
+/// Returns whether a process with the id in the file exists.
 fn runs(file: &Path) -> bool {
     let pid = fs::read_to_string(file).unwrap_or_default();
     let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid).is_ok())
 }
 
-/// The network namespaces of a swarm: its nodes', and that of the bridge between them.
+/// The network namespaces of a swarm: one per node, and one for the bridge between them.
 struct Spaces {
     owner: u32,
 }

@@ -1,6 +1,7 @@
-//! `cargo xtask web`: builds the console (`web/`) into `web/dist`, which is committed, so that `cargo build` needs no Node.
+//! `cargo xtask web`: builds the console (`web/`) into `web/dist`, which is committed, so that `cargo build` does not
+//! need Node.
 //!
-//! The same sources give the same bytes: versions are pinned in `package-lock.json`, and Node is the one of `xtask/deps`.
+//! The build is reproducible: versions are pinned in `package-lock.json`, and Node is the one of `xtask/deps`.
 
 use std::{
     collections::BTreeMap,
@@ -22,14 +23,14 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     built(workspace, &folder(workspace).join("dist"))
 }
 
-/// Builds the console elsewhere, and compares.
+/// Builds the console elsewhere and compares the results.
 ///
 /// # Errors
 ///
-/// If `web/dist` is not what its sources give.
+/// If `web/dist` does not match its sources.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     install(workspace)?;
-    heading("console: web/dist is what web/ gives");
+    heading("console: web/dist matches web/");
     let fresh = workspace.target()?.join("console");
     built(workspace, &fresh)?;
     let (committed, fresh) = (files(&folder(workspace).join("dist"))?, files(&fresh)?);
@@ -41,12 +42,12 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     different.extend(fresh.keys().filter(|path| !committed.contains_key(*path)));
     ensure!(
         different.is_empty(),
-        "web/dist is not what web/ gives; `cargo xtask web` builds it again. Different: {different:?}"
+        "web/dist does not match web/: run `cargo xtask web`. Different files: {different:?}"
     );
     Ok(())
 }
 
-/// Installs the packages that the console is built of and tested with, if they are not there yet.
+/// Installs the packages for building and testing the console, unless they are present.
 pub(crate) fn install(workspace: &Workspace) -> Result<()> {
     let web = folder(workspace);
     let stamp = web.join("node_modules/.installed");
@@ -98,7 +99,7 @@ fn built(workspace: &Workspace, out: &Path) -> Result<()> {
     )
 }
 
-/// All files below a folder, by their paths in it.
+/// All files below a folder, by relative path.
 fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,6 +1,6 @@
-//! Where things are.
+//! Locations of files and folders.
 //!
-//! Everything that `setup` makes is under `.work` in the checkout: deleting that folder undoes it.
+//! Everything that `setup` installs is in `.work` in the checkout. Delete that folder to undo it.
 
 use std::path::{Path, PathBuf};
 
@@ -30,23 +30,23 @@ impl Workspace {
         &self.root
     }
 
-    /// The folder of all that is installed or written here.
+    /// The folder for everything that is installed or written here.
     pub(crate) fn work(&self) -> PathBuf {
         self.root.join(".work")
     }
 
-    /// npm packages; tests find it as `TOOLWHARF_NODE_MODULES`.
+    /// npm packages. Tests find them through `TOOLWHARF_NODE_MODULES`.
     pub(crate) fn node_modules(&self) -> PathBuf {
         self.work().join("node_modules")
     }
 
-    /// A Python environment; tests find it as `TOOLWHARF_VENV`.
+    /// A Python environment. Tests find it through `TOOLWHARF_VENV`.
     pub(crate) fn venv(&self) -> PathBuf {
         self.work().join("venv")
     }
 
-    /// Where cargo puts binaries, by cargo's own word: `CARGO_TARGET_DIR` or a configuration file
-    /// may have moved it.
+    /// The directory of built binaries, as reported by cargo, since `CARGO_TARGET_DIR` or a configuration file may have
+    /// moved it.
     pub(crate) fn target(&self) -> Result<PathBuf> {
         let metadata = self.metadata(&["--no-deps"])?;
         let target = metadata["target_directory"].as_str();
@@ -55,7 +55,7 @@ impl Workspace {
             .into())
     }
 
-    /// What `cargo metadata` says, with these arguments.
+    /// The output of `cargo metadata` with these arguments.
     pub(crate) fn metadata(&self, args: &[&str]) -> Result<serde_json::Value> {
         let json = self
             .cargo(&["metadata", "--format-version=1"])

@@ -1,4 +1,4 @@
-//! Tools for agents made with ADK: those of an MCP endpoint, as `adk_core` knows tools (P08, P10, P11).
+//! Tools for agents built with ADK: the tools of an MCP endpoint as `adk_core` tools (P08, P10, P11).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,7 +11,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Invariant: the connection is made when a toolset is built, and all toolsets that are built over one [`Endpoint`] share it.
+//! Invariant: the connection is made when a toolset is built. All toolsets built over one [`Endpoint`] share it.
 
 mod endpoint;
 
@@ -26,13 +26,13 @@ use crate::{
     Format, Origin, Raw, Registry, ServerCall, Servers, ServersError, ToolFunction, ToolOutcome,
 };
 
-/// The tools of some servers.
+/// The tools of an endpoint.
 pub struct Toolset {
     name: String,
     tools: Vec<Arc<dyn Tool>>,
 }
 
-/// A tool of a server, under the name that the server gave it.
+/// A server's tool, under its native name.
 struct Wrapped {
     servers: Arc<dyn Servers>,
     function: ToolFunction,
@@ -41,12 +41,12 @@ struct Wrapped {
 }
 
 impl Toolset {
-    /// Connects, and takes the tools that are offered now.
+    /// Connects, and loads the tools that are offered now.
     ///
-    /// Of two servers with a tool of one name the later one's is taken, with a warning in the log.
+    /// If two servers have a tool of the same name, the later one is used and a warning is logged.
     ///
     /// # Errors
-    /// When there is no connection or no list; the message names the server.
+    /// Connecting or listing the tools failed. The message names the server.
     pub async fn build(
         name: impl Into<String>,
         servers: Arc<dyn Servers>,
@@ -104,18 +104,18 @@ impl Tool for Wrapped {
         self.declaration.get("response").cloned()
     }
 
-    /// The server orders its calls itself.
+    /// The server itself orders its calls.
     fn is_concurrency_safe(&self) -> bool {
         true
     }
 
-    /// Gives the structured result if there is one, else the MCP `CallToolResult` as it came.
+    /// Returns the structured result if there is one, otherwise the MCP `CallToolResult` unchanged.
     ///
     /// # Errors
-    /// When the tool says that it failed, with its text, and when there is no answer.
+    /// The tool failed (the message is its text), or there was no response.
     async fn execute(&self, _: Arc<dyn ToolContext>, args: Value) -> adk_core::Result<Value> {
         let Origin::Server { server, native } = &self.function.origin else {
-            return Err(AdkError::tool("it is no server's tool"));
+            return Err(AdkError::tool("it is not a server's tool"));
         };
         let arguments = match args {
             Value::Null => json!({}),
@@ -123,7 +123,7 @@ impl Tool for Wrapped {
         };
         if !arguments.is_object() {
             return Err(AdkError::tool(format!(
-                "the arguments of `{native}` are no JSON object"
+                "the arguments of `{native}` are not a JSON object"
             )));
         }
         let call = ServerCall {
@@ -147,7 +147,7 @@ impl Tool for Wrapped {
     }
 }
 
-/// The structured result, if there is one.
+/// The structured result, or the whole result without one.
 fn given(mut result: Value) -> Value {
     match result.get_mut("structuredContent").map(Value::take) {
         None | Some(Value::Null) => result,
@@ -155,12 +155,12 @@ fn given(mut result: Value) -> Value {
     }
 }
 
-/// The texts of a result, a line each.
+/// The texts of a result, one per line.
 fn texts(result: &Value) -> String {
     let content = result["content"].as_array().into_iter().flatten();
     let texts: Vec<&str> = content.filter_map(|block| block["text"].as_str()).collect();
     match texts.is_empty() {
-        true => "the tool says that it failed".to_owned(),
+        true => "the tool failed without an explanation".to_owned(),
         false => texts.join("\n"),
     }
 }

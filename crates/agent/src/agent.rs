@@ -1,4 +1,4 @@
-//! An agent: what it has, its start and its stop.
+//! The agent: its parts, start and stop.
 
 use std::sync::{Arc, OnceLock};
 
@@ -31,10 +31,10 @@ use crate::{
     tools::{Called, Records, Tools},
 };
 
-/// How long records of what was dropped are waited for at the stop.
-const LAST_RECORDS: Duration = Duration::from_secs(15);
+/// Timeout of a stop for writing the records of cancelled runs.
+const LAST_RECORDS_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A model with tools. Cheap to share behind an `Arc`; many chats at once, one for each conversation.
+/// A model with tools. Cheap to share in an `Arc`. Runs many chats at once, one per conversation.
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) model: Arc<dyn Model>,
@@ -44,11 +44,11 @@ pub struct Agent {
     started: OnceCell<()>,
     stopped: CancellationToken,
     why_stopped: OnceLock<String>,
-    /// Warnings that were logged, so that each chat does not repeat them.
+    /// Warnings that were already logged, so that each chat does not repeat them.
     warned: Mutex<Vec<String>>,
 }
 
-/// What a person says: text, and pictures if the model takes them.
+/// A user's message: text, and images if the model accepts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserMessage {
     pub text: String,
@@ -69,17 +69,17 @@ impl From<String> for UserMessage {
 }
 
 impl UserMessage {
-    /// Pictures first, as models read them best.
+    /// Converts the message to blocks, images first, because models read them best in that order.
     ///
     /// # Errors
-    /// With what is wrong: nothing is said, or a picture is one that a model's API would not take.
+    /// The message is empty, or it has an image that model APIs refuse.
     pub(crate) fn into_blocks(self) -> Result<Vec<Block>, String> {
         let mut blocks = Vec::new();
         for Image {
             source: ImageSource::Base64 { data, .. },
         } in self.images
         {
-            let image = picture(data).map_err(|why| format!("a picture cannot be sent: {why}"))?;
+            let image = picture(data).map_err(|why| format!("an image cannot be sent: {why}"))?;
             blocks.push(Block::Image(image));
         }
         if !self.text.trim().is_empty() {
@@ -92,16 +92,16 @@ impl UserMessage {
     }
 }
 
-/// What happens in a chat. Nothing is done before it is polled, and whoever stops polling holds it up. Dropping it
-/// cancels the request to the model and all tool calls; the conversation keeps what was complete, and calls without a
-/// result get one that says `cancelled`.
+/// The events of a chat. Nothing happens until it is polled; a reader that stops polling stalls the chat. Dropping it
+/// cancels the model request and all tool calls. The conversation then keeps everything that was complete, and calls
+/// without a result get the result `cancelled`.
 pub type ChatStream<'a> = Generated<'a, ChatEvent>;
 
 impl Agent {
-    /// An agent. Nothing is started.
+    /// Creates an agent without starting anything.
     ///
     /// # Errors
-    /// If a native tool cannot be offered.
+    /// A native tool is invalid.
     pub fn new(
         config: Config,
         model: Arc<dyn Model>,
@@ -111,7 +111,7 @@ impl Agent {
     ) -> Result<Self, native::Error> {
         let mut native = native;
         let schema = read_schema(config.preview_bytes);
-        // Its work needs the conversation, so it is done where the conversation is (`tools`).
+        // Implemented in `tools`, because it needs the conversation.
         let elsewhere = |_: Value| async { Ok(NativeOutcome::text("")) };
         native.push(NativeTool::new(
             READ_RESULT,
@@ -135,11 +135,11 @@ impl Agent {
         })
     }
 
-    /// Starts the servers, once: who comes while they are being started waits for that, and a start that failed is
-    /// tried again by who comes next. The first chat does this by itself.
+    /// Starts the servers once. Concurrent callers wait for the same start. After a failure, the next caller tries
+    /// again. The first chat starts them automatically.
     ///
     /// # Errors
-    /// As [`Servers::start`], or if it takes too long, or if the agent was stopped.
+    /// As [`Servers::start`]; also if the start times out or the agent was stopped.
     pub async fn start(&self) -> Result<(), ServersError> {
         let limit = self.config.start_timeout;
         let start = self.started.get_or_try_init(|| self.servers.start());
@@ -160,10 +160,10 @@ impl Agent {
         }
     }
 
-    /// The tools that the model is offered now; starts the servers if they are not.
+    /// The tools that the model is offered now. Starts the servers if necessary.
     ///
     /// # Errors
-    /// As [`Agent::start`], or if the servers cannot be listed.
+    /// As [`Agent::start`]; also if the tools cannot be listed.
     pub async fn registry(&self) -> Result<Registry, ServersError> {
         self.start().await?;
         let limit = self.config.start_timeout;
@@ -184,10 +184,10 @@ impl Agent {
         Ok(registry)
     }
 
-    /// Says something to the model, and does what it asks for until it has ended its turn.
+    /// Runs one turn: sends a message to the model and executes its tool calls until it ends its turn.
     ///
-    /// The exclusive borrow of the conversation is what keeps two turns of it apart. Store it when the stream has
-    /// ended or was dropped: it is valid then, whatever happened.
+    /// The exclusive borrow prevents two concurrent turns of one conversation. Store the conversation after the stream
+    /// has ended or was dropped. It is then valid in any case.
     pub fn chat<'a>(
         &'a self,
         conversation: &'a mut Conversation,
@@ -200,14 +200,14 @@ impl Agent {
         })
     }
 
-    /// [`Agent::chat`] as a stream that owns all that it needs, for a response that outlives its handler.
+    /// [`Agent::chat`] as a stream that owns everything it needs, for a response that outlives its handler.
     ///
-    /// `keep` gets the conversation twice: with the user's message, before the model is asked; and at the end, before the
-    /// last event comes out, which is held back until it is kept, or after a drop, in a task of the agent's. It has ten
-    /// seconds each time. A turn that does not start is not kept.
+    /// `keep` receives the conversation twice: with the user's message, before the model is called, and at the end. The
+    /// last event is held back until the second one is done; after a drop, it runs in a task of the agent. Each may
+    /// take ten seconds. A turn that does not start is not kept.
     ///
-    /// With `questions`, servers may ask something in the course of a call: [`ChatEvent::Questions`] tells it, and the answers
-    /// are given there.
+    /// With `questions`, servers can ask the user something during a call. [`ChatEvent::Questions`] reports it, and the
+    /// answers are passed to `questions`.
     pub fn chat_owned(
         self: &Arc<Self>,
         conversation: Conversation,
@@ -229,7 +229,7 @@ impl Agent {
         })
     }
 
-    /// One turn; its last event.
+    /// Runs one turn. Returns its last event.
     async fn turn(
         &self,
         conversation: &mut Conversation,
@@ -246,22 +246,21 @@ impl Agent {
         ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
     }
 
-    /// Whether it was stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.is_cancelled()
     }
 
-    /// What [`Agent::stop`] was told.
+    /// The reason passed to [`Agent::stop`].
     pub(crate) fn why_stopped(&self) -> &str {
         self.why_stopped
             .get()
             .map_or("the agent was stopped", |why| why)
     }
 
-    /// Calls one tool, for those who have a loop of their own. Nothing is cut. Whatever goes wrong is in the result.
+    /// Calls one tool, for callers with their own loop. The result is not shortened. Failures are part of the result.
     /// Dropping the future cancels the call.
     ///
-    /// `function` is one of [`Agent::registry`]'s, `run` a run that the caller has opened.
+    /// `function` comes from [`Agent::registry`]. `run` is a run that the caller has opened.
     pub async fn call(&self, function: &ToolFunction, arguments: Raw, run: &RunId) -> Called {
         let tools = Tools {
             config: &self.config,
@@ -276,7 +275,7 @@ impl Agent {
         tools.call_function("", function, arguments).await
     }
 
-    /// [`Agent::chat`] to its end, for who wants no stream.
+    /// Runs [`Agent::chat`] to its end and returns all events.
     pub async fn chat_all(
         &self,
         conversation: &mut Conversation,
@@ -285,14 +284,14 @@ impl Agent {
         self.chat(conversation, message).collect().await
     }
 
-    /// Ends all chats with an error that says `why`, stops the servers, and waits for the last records. There is no start
-    /// after it.
+    /// Ends all chats with the error `why`, stops the servers, and waits for the last records. The agent cannot be
+    /// started again.
     pub async fn stop(&self, why: &str) {
         let _ = self.why_stopped.set(why.to_owned());
         self.stopped.cancel();
         self.servers.stop().await;
         self.records.tasks.close();
-        if timeout(LAST_RECORDS, self.records.tasks.wait())
+        if timeout(LAST_RECORDS_TIMEOUT, self.records.tasks.wait())
             .await
             .is_err()
         {

@@ -1,7 +1,8 @@
-//! The loop of one chat turn (A13): the model answers, its tool calls are made, their results go back, until it ends.
+//! The loop of one turn (A13): the model answers, its tool calls are executed, and the results are sent back, until the
+//! model ends its turn.
 //!
-//! Invariants: an answer is in the conversation whole or not at all. From the moment that it is, each of its calls has a
-//! result there on every way out, a drop included ([`Batch`]). The record of a run is closed on every way out
+//! Invariants: an answer is added to the conversation completely or not at all. Once it is added, each of its calls
+//! gets a result on every exit path, including a drop ([`Batch`]). The record of a run is closed on every exit path
 //! ([`OpenRun`]).
 
 use std::sync::Arc;
@@ -22,16 +23,16 @@ use crate::{
     outcome::{SCHEME, cut, head, text_of},
     questions::Questions,
     registry::Registry,
-    tools::{Called, Person, RECORD, Tools, written},
+    tools::{Called, Person, RECORD_TIMEOUT, Tools, written},
 };
 
-/// How much of a result's text a client is shown, in bytes.
-const SHOWN: usize = 2_000;
+/// Maximum bytes of a result's text in the event for the client.
+const MAX_EVENT_PREVIEW_BYTES: usize = 2_000;
 
 type Out = Emitter<ChatEvent>;
 type Ended = Result<ChatEvent, (ErrorKind, String)>;
 
-/// One turn of a conversation; its last event.
+/// Runs one turn of a conversation. Returns its last event.
 pub(crate) async fn run(
     agent: &Agent,
     conversation: &mut Conversation,
@@ -144,7 +145,7 @@ async fn turns(
             }
             _ => {}
         }
-        // Thoughts alone are no answer, and the API takes no message that ends with them.
+        // Thinking alone is not an answer, and the API refuses messages that end with it.
         if content.iter().all(Block::is_thought) {
             return Ok(stop);
         }
@@ -179,9 +180,9 @@ async fn turns(
     }
 }
 
-/// Takes back what the model's provider will not take: with it, every later request would be refused too.
+/// Removes what the provider refused. Otherwise every later request would be refused too.
 fn take_back(conversation: &mut Conversation, before: Option<Mark>, error: &ModelError) {
-    // Bad or too long; everything else (a wrong key, an unknown model) is not about what was said.
+    // Invalid or too long. Other errors (wrong key, unknown model) have nothing to do with the content.
     let ModelError::Refused {
         status: 400 | 413, ..
     } = error
@@ -196,13 +197,13 @@ fn take_back(conversation: &mut Conversation, before: Option<Mark>, error: &Mode
 
 fn too_many(most: u32) -> (ErrorKind, String) {
     let why = format!(
-        "the model asked for tools in {most} turns one after the other, which is the limit; say something to let it go on, \
+        "the model asked for tools in {most} turns one after the other, which is the limit; send a message to let it continue, \
          or raise `max_turns`"
     );
     (ErrorKind::TurnLimit, why)
 }
 
-/// One request to the model, passed on as it comes.
+/// Makes one request to the model and forwards the events.
 async fn ask(
     agent: &Agent,
     request: ModelRequest,
@@ -225,10 +226,10 @@ async fn ask(
             }
         }
     }
-    Err(ModelError::Cut("it had no end".to_owned()))
+    Err(ModelError::Cut("the stream had no final event".to_owned()))
 }
 
-/// Makes the calls of one answer, several at once.
+/// Executes the calls of one answer concurrently.
 async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn: u32, out: &Out) {
     for (call, arguments) in calls.iter().zip(batch.arguments.drain(..)) {
         let function = tools.registry.get(&call.name);
@@ -283,7 +284,7 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
         out.emit(ChatEvent::ToolResult {
             id: call.id.clone(),
             is_error,
-            preview: head(&text, SHOWN).to_owned(),
+            preview: head(&text, MAX_EVENT_PREVIEW_BYTES).to_owned(),
             bytes: text.len(),
             result: for_app,
         })
@@ -291,7 +292,7 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
     }
 }
 
-/// A call's place in a URI: its id, if that can stand there.
+/// The last part of a result's URI: the call's id, if its characters allow it.
 fn place(id: &str, turn: u32, at: usize) -> String {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     match (1..=128).contains(&id.len()) && id.bytes().all(fits) {
@@ -300,11 +301,11 @@ fn place(id: &str, turn: u32, at: usize) -> String {
     }
 }
 
-/// The calls of the last answer. When it goes, each of them has a result in the conversation.
+/// The calls of the latest answer. When this is dropped, each has a result in the conversation.
 struct Batch<'a> {
     conversation: &'a mut Conversation,
     ids: Vec<String>,
-    /// As they stand in the conversation.
+    /// As they are in the conversation.
     arguments: Vec<crate::raw::Raw>,
     results: Vec<Option<Block>>,
     limit: usize,
@@ -334,14 +335,14 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Says the same of all calls.
+    /// Gives all calls the same error result.
     fn refuse(&mut self, why: &str) {
         for (id, slot) in self.ids.iter().zip(&mut self.results) {
             *slot = Some(result(id, why, true));
         }
     }
 
-    /// Puts the results into the conversation, in the order that they were asked for.
+    /// Adds the results to the conversation, in the order of the calls.
     fn close(mut self) -> Result<(), Full> {
         self.put()
     }
@@ -360,21 +361,21 @@ impl<'a> Batch<'a> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // What does not fit is replaced by what does.
+        // If the results do not fit, short ones are added instead.
         let _ = self.put();
     }
 }
 
-/// The record of a run; dropped, it says that the run was cancelled.
+/// The record of a run. If dropped before [`OpenRun::finish`], it is closed as cancelled.
 struct OpenRun<'a> {
     agent: &'a Agent,
     id: RunId,
     turns: u32,
     usage: Usage,
-    /// Of the request in flight.
+    /// Usage of the request in flight.
     turn_usage: Usage,
     price: Price,
-    /// What is written if it is dropped now.
+    /// The status to write on a drop.
     open: Option<(RunStatus, Option<String>)>,
 }
 
@@ -395,9 +396,14 @@ impl<'a> OpenRun<'a> {
                 format!("the run cannot be recorded: {why}"),
             )
         };
-        let id = match timeout(RECORD, agent.records.ledger.run_open(new)).await {
+        let id = match timeout(RECORD_TIMEOUT, agent.records.ledger.run_open(new)).await {
             Ok(opened) => opened.map_err(|error| why(error.to_string()))?,
-            Err(_) => return Err(why(format!("no answer within {} s", RECORD.as_secs()))),
+            Err(_) => {
+                return Err(why(format!(
+                    "no answer within {} s",
+                    RECORD_TIMEOUT.as_secs()
+                )));
+            }
         };
         let price = agent.config.prices.get(agent.model.name());
         Ok(Self {
@@ -411,7 +417,7 @@ impl<'a> OpenRun<'a> {
         })
     }
 
-    /// Counts in what the last request used, whole or not, and tells it.
+    /// Adds the usage of the latest request, complete or not, and emits the totals.
     async fn settle_usage(&mut self, out: &Out) {
         self.usage.add(std::mem::take(&mut self.turn_usage));
         let Usage {
@@ -451,7 +457,7 @@ impl<'a> OpenRun<'a> {
         self.open = Some((status, error.clone()));
         let end = self.end(status, error);
         let ledger = &self.agent.records.ledger;
-        let finishing = timeout(RECORD, ledger.run_finish(self.id.clone(), end)).await;
+        let finishing = timeout(RECORD_TIMEOUT, ledger.run_finish(self.id.clone(), end)).await;
         self.open = None;
         written("the end of a run", finishing);
     }

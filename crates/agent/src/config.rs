@@ -1,4 +1,4 @@
-//! What an agent is and how far it goes.
+//! An agent's settings and limits.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,33 +7,32 @@ use serde::Deserialize;
 
 use crate::llm::Usage;
 
-/// An agent's settings. All bounds have defaults that suit a chat.
+/// An agent's settings. The default limits suit a chat.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What its runs are recorded under.
+    /// The agent's name in the records of its runs.
     pub name: Arc<str>,
     pub project: Option<ProjectId>,
-    /// The system prompt.
     pub system: Option<Arc<str>>,
-    /// The most requests to the model for one message of the user.
+    /// Maximum model requests per user message.
     pub max_turns: u32,
-    /// The most tool calls in flight of one turn.
+    /// Maximum concurrent tool calls in one turn.
     pub parallel_calls: usize,
-    /// The longest that starting the servers may take.
+    /// Timeout for starting the servers.
     pub start_timeout: Duration,
-    /// The longest that a tool call may take.
+    /// Timeout for a tool call.
     pub tool_timeout: Duration,
-    /// The longest that a person's answer to a server's question is waited for; then it is cancelled.
+    /// Timeout for the user's answer to a server's question. After it, the question is cancelled.
     pub answer_timeout: Duration,
-    /// How much of a result's text the model is shown at once, in bytes.
+    /// Maximum bytes of a result's text that are shown to the model at once.
     pub preview_bytes: usize,
-    /// How much of a longer one is kept to be read on, in bytes.
+    /// Maximum bytes kept of a longer result, so that the model can read more of it.
     pub result_bytes: usize,
-    /// How many of those a conversation keeps.
+    /// Maximum number of such results per conversation.
     pub results_kept: usize,
-    /// The largest conversation, in bytes of text, arguments and pictures.
+    /// Maximum bytes of a conversation: text, arguments and images.
     pub conversation_bytes: usize,
-    /// What models cost, by their names.
+    /// Prices by model name.
     pub prices: BTreeMap<String, Price>,
 }
 
@@ -58,7 +57,7 @@ impl Config {
     }
 }
 
-/// What a million tokens cost, in one currency for all models.
+/// Prices per million tokens, in the same currency for all models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Price {
@@ -72,8 +71,8 @@ impl Price {
     /// The cost in millionths of the currency.
     #[must_use]
     pub fn micros(&self, usage: Usage) -> u64 {
-        // A price for a million tokens is the price of one token in millionths. The cast saturates, and makes nothing
-        // of what is no number.
+        // A price per million tokens equals the price of one token in millionths. The cast saturates, and turns NaN
+        // into 0.
         let of = |tokens: u64, price: f64| tokens as f64 * price;
         let sum = of(usage.input, self.input)
             + of(usage.output, self.output)

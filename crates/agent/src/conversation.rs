@@ -1,8 +1,9 @@
-//! A conversation: plain data, which can be stored as JSON and goes on where it stopped.
+//! A conversation: plain data that can be stored as JSON and continued later.
 //!
-//! Invariants: roles alternate, and each tool call of the model has its result in the message after it. So what is
-//! stored at any time can be given to a model. Bounded in bytes by who adds to it. Stored as text, it comes back to the
-//! letter; a database that sorts keys would change what tools were called with in form, though not in content.
+//! Invariants: roles alternate, and the result of each tool call is in the next message. A stored conversation can
+//! therefore be sent to a model at any time. The methods that add to it enforce the byte limit. If stored as text, it
+//! is restored byte for byte; a database that sorts keys would change the form of the tool arguments, though not their
+//! content.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -18,39 +19,39 @@ use crate::{
     servers::Missing,
 };
 
-/// What the model is told of a call that was not ended.
+/// The result of an unfinished call, as shown to the model.
 pub(crate) const CANCELLED: &str = "cancelled";
-/// How a text begins that stands among the user's words and is not theirs: of the roles that every provider knows, only
-/// the user's may come in the course of a conversation.
+/// Prefix of a note from Toolwharf among the user's words. In the middle of a conversation, the user role is the only
+/// one for such notes that all providers support.
 pub const SYSTEM_NOTE: &str = "[System note] ";
-/// What it is told of results for which there is no room.
+/// The result shown to the model if the real one does not fit.
 const NO_ROOM: &str = "The result was left out: the conversation is full.";
 
-/// What was said so far, and the long results that can still be read.
+/// The messages so far, and the long results that can still be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     messages: Vec<Arc<Message>>,
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     results: VecDeque<KeptResult>,
-    /// What Apps draw, the oldest first.
+    /// Results that Apps render, oldest first.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     app_results: VecDeque<AppResult>,
-    /// Servers of which the model knows that their tools are missing.
+    /// Servers that the model knows to be unavailable.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     missing: BTreeSet<ServerName>,
 }
 
-/// The whole text of a result of which the model was shown the beginning.
+/// The full text of a result of which the model saw only the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptResult {
     /// `toolwharf-result://{run}/{call}`.
     pub uri: String,
     pub text: Arc<str>,
-    /// How long it was before it was cut to the bound, in bytes.
+    /// Bytes of the text before it was cut to the limit.
     pub whole: usize,
 }
 
-/// The whole result of a tool with an App, as its server gave it: the App is drawn of it again.
+/// The full result of a tool with an App, as its server sent it. The App can be rendered from it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppResult {
     /// The model's id of the call.
@@ -59,12 +60,12 @@ pub struct AppResult {
     pub result: Raw,
 }
 
-/// A conversation as it was.
+/// An earlier state of a conversation.
 pub(crate) struct Mark(Vec<Arc<Message>>, BTreeSet<ServerName>);
 
-/// There is no room for what should be added.
+/// The conversation has no room for the new content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the conversation would have {bytes} bytes, and the most is {limit}: begin a new one")]
+#[error("the conversation would have {bytes} bytes, but the limit is {limit}: start a new one")]
 pub struct Full {
     pub bytes: usize,
     pub limit: usize,
@@ -81,24 +82,24 @@ impl Conversation {
         &self.messages
     }
 
-    /// Long results that can still be read, the oldest first.
+    /// Long results that can still be read, oldest first.
     pub fn results(&self) -> impl Iterator<Item = &KeptResult> {
         self.results.iter()
     }
 
-    /// Whole results of tools with an App that can still be drawn, the oldest first.
+    /// Full results of tools with an App that can still be rendered, oldest first.
     pub fn app_results(&self) -> impl Iterator<Item = &AppResult> {
         self.app_results.iter()
     }
 
-    /// How many bytes its messages have: text, arguments and pictures.
+    /// Total bytes of its messages: text, arguments and images.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.messages.iter().map(|message| message.bytes()).sum()
     }
 
-    /// Adds what a person says. What stands last and is the user's too is continued, for roles alternate: an unanswered
-    /// message, or results of tools after which the model was not heard.
+    /// Adds a user's message. If the last message also has the user role, it is extended, because roles must alternate.
+    /// That happens after an unanswered message, or after tool results that the model did not answer.
     ///
     /// # Errors
     /// [`Full`]; nothing was added.
@@ -107,7 +108,7 @@ impl Conversation {
         self.push(Message::user(content), limit)
     }
 
-    /// Adds an answer of the model. Its calls need their results next.
+    /// Adds a model's answer. The results of its calls must follow.
     ///
     /// # Errors
     /// [`Full`]; nothing was added.
@@ -115,10 +116,10 @@ impl Conversation {
         self.push(Message::assistant(content), limit)
     }
 
-    /// Adds the results of all calls of the last message.
+    /// Adds the results of all calls in the last message.
     ///
     /// # Errors
-    /// [`Full`]; short ones were added in their place, so that the conversation stays valid.
+    /// [`Full`]; short results were added instead, so that the conversation stays valid.
     pub(crate) fn push_results(&mut self, results: Vec<Block>, limit: usize) -> Result<(), Full> {
         let short: Vec<Block> = results
             .iter()
@@ -134,7 +135,7 @@ impl Conversation {
         pushed
     }
 
-    /// Gives calls without results some that say so: after a crash, or if what was stored was not ours.
+    /// Adds a `cancelled` result for each call that has none: after a crash, or in a conversation from elsewhere.
     pub(crate) fn settle(&mut self) {
         let results: Vec<Block> = match self.messages.last() {
             Some(last) if last.role == Role::Assistant => open_calls(last)
@@ -147,20 +148,21 @@ impl Conversation {
         }
     }
 
-    /// What it is now, to go back to.
+    /// The current state, for [`Conversation::go_back`].
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.messages.clone(), self.missing.clone())
     }
 
-    /// Takes back what was said since then.
+    /// Restores an earlier state.
     pub(crate) fn go_back(&mut self, mark: Mark) {
         self.messages = mark.0;
         self.missing = mark.1;
         self.settle();
     }
 
-    /// What the model is to be told before the user's next message of servers whose tools it does without, if that has
-    /// changed since it was last told. Their names alone: reasons may be words of the servers, which are not the user's.
+    /// A note for the model about servers whose tools are missing, to go before the user's next message. `None` if
+    /// nothing changed since the last note. It contains only server names: the reasons may be a server's words, which
+    /// must not look like the user's.
     pub(crate) fn note_missing(&mut self, missing: &[Missing]) -> Option<Block> {
         let missing: BTreeSet<ServerName> = missing.iter().map(|one| one.server.clone()).collect();
         let gone = names(missing.difference(&self.missing));
@@ -169,12 +171,12 @@ impl Conversation {
         let gone = gone.map(|gone| {
             format!("The tools of {gone} are not available now. If they are needed, say so.")
         });
-        let back = back.map(|back| format!("The tools of {back} are not missing any more."));
+        let back = back.map(|back| format!("The tools of {back} are available again."));
         let told: Vec<String> = gone.into_iter().chain(back).collect();
         (!told.is_empty()).then(|| Block::text(format!("{SYSTEM_NOTE}{}", told.join(" "))))
     }
 
-    /// Says why instead of the results of the last message: a model's provider does not take them.
+    /// Replaces the results in the last message with `why`, because the model's provider refused them.
     pub(crate) fn leave_out_results(&mut self, why: &str) {
         let Some(last) = self.messages.last_mut() else {
             return;
@@ -200,18 +202,18 @@ impl Conversation {
         Ok(())
     }
 
-    /// Keeps the whole of a long result, and the last few only.
+    /// Keeps the full text of a long result. Only the latest `most` are kept.
     pub(crate) fn keep(&mut self, result: KeptResult, most: usize) {
         push(&mut self.results, result, most);
     }
 
-    /// Keeps what an App draws, and the last few only.
+    /// Keeps a result for an App. Only the latest `most` are kept.
     pub(crate) fn keep_for_app(&mut self, result: AppResult, most: usize) {
         push(&mut self.app_results, result, most);
     }
 }
 
-/// Adds to what is kept, and lets go of the oldest.
+/// Appends an item and drops the oldest ones beyond `most`.
 fn push<T>(kept: &mut VecDeque<T>, new: T, most: usize) {
     kept.push_back(new);
     while kept.len() > most {
@@ -219,7 +221,7 @@ fn push<T>(kept: &mut VecDeque<T>, new: T, most: usize) {
     }
 }
 
-/// Names of servers in a sentence, if there are any.
+/// The names of servers for a sentence. `None` if there are no names.
 fn names<'n>(of: impl Iterator<Item = &'n ServerName>) -> Option<String> {
     let names: Vec<String> = of.map(|name| format!("`{name}`")).collect();
     match names.as_slice() {
@@ -236,7 +238,7 @@ fn open_calls(message: &Message) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A tool's result that is one text.
+/// A tool result that consists of one text.
 pub(crate) fn result(id: &str, text: &str, is_error: bool) -> Block {
     Block::ToolResult {
         tool_use_id: id.to_owned(),
@@ -309,7 +311,7 @@ mod tests {
         let error = conversation
             .push_results(vec![long], 1000)
             .expect_err("no room");
-        assert!(error.to_string().ends_with("begin a new one"), "{error}");
+        assert!(error.to_string().ends_with("start a new one"), "{error}");
         let last = conversation.messages().last().expect("a message");
         assert_eq!(last.content, [result("a", NO_ROOM, true)]);
     }

@@ -1,63 +1,63 @@
-//! What a client sees of a chat while it goes on.
+//! Events of a running chat, for clients.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{raw::Raw, servers::Missing};
 
-/// One thing that happened. As JSON it has a `type`.
+/// One event. Its JSON has a `type`.
 ///
-/// Exactly one [`ChatEvent::Done`] or [`ChatEvent::Error`] comes, and nothing after it.
+/// Each turn has exactly one [`ChatEvent::Done`] or [`ChatEvent::Error`], which comes last.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ChatEvent {
     /// The run is recorded under this id.
     Started { run: String },
-    /// The turn does without the tools of these servers.
+    /// The tools of these servers are not available in this turn.
     ServersMissing { servers: Vec<Missing> },
     /// A piece of the model's text.
     TextDelta { text: String },
-    /// A piece of what it thinks.
+    /// A piece of the model's thinking.
     ThinkingDelta { text: String },
-    /// The model's provider did not take the request; it is made again after this pause.
+    /// The provider refused the request for now. It is retried after this pause.
     Retrying { pause_ms: u64, why: String },
     /// A tool is about to be called.
     ToolCall {
         /// The model's id of the call.
         id: String,
         name: String,
-        /// `native` for a tool of this process; absent if there is no such tool.
+        /// `native` for a tool of this process. Absent for an unknown tool.
         #[serde(skip_serializing_if = "Option::is_none")]
         server: Option<String>,
         arguments: Raw,
     },
-    /// The server asks something before it goes on; the answers are for [`crate::Questions::answer`]. Only where
-    /// somebody said that questions are answered.
+    /// A server asks the user something before it continues. Pass the answers to [`crate::Questions::answer`]. Only
+    /// sent in chats that accept questions.
     Questions {
-        /// The call's.
+        /// The id of the call.
         id: String,
-        /// `inputRequests`: `elicitation/create` requests by keys of the server's.
+        /// `inputRequests`: `elicitation/create` requests by the server's keys.
         requests: Raw,
     },
-    /// It was called. Results come in the order that they come.
+    /// The result of a call. Results come in the order in which the calls finish.
     ToolResult {
         id: String,
         is_error: bool,
         /// The beginning of its text.
         preview: String,
-        /// How long the text is, in bytes.
+        /// Bytes of the whole text.
         bytes: usize,
         /// The whole `CallToolResult`, for the tool's App.
         #[serde(skip_serializing_if = "Option::is_none")]
         result: Option<Raw>,
     },
-    /// What a native tool has for the client.
+    /// A native tool's payload for the client.
     Native {
         id: String,
         tool: String,
         payload: Value,
     },
-    /// What the run has used so far, all told; after each answer of the model.
+    /// Total usage of the run so far. Sent after each answer of the model.
     Usage {
         input: u64,
         output: u64,
@@ -67,28 +67,28 @@ pub enum ChatEvent {
     },
     /// The model ended its turn.
     Done {
-        /// `end_turn`, `stop_sequence`, or `max_tokens`: the answer was cut there.
+        /// `end_turn`, `stop_sequence`, or `max_tokens` (the answer was cut off there).
         stop_reason: String,
         run: String,
     },
-    /// The turn could not be brought to an end. What was complete by then is in the conversation.
+    /// The turn failed. Everything that was complete is in the conversation.
     Error { kind: ErrorKind, message: String },
 }
 
-/// What an error is about.
+/// The category of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// The servers cannot be started or listed.
     Servers,
-    /// The model did not answer, or not to the end.
+    /// The model did not answer, or not completely.
     Model,
-    /// The model asked for tools without end.
+    /// The model reached the limit of turns with tool calls.
     TurnLimit,
-    /// The conversation takes no more, or the message cannot be said.
+    /// The conversation is full, or the message is invalid.
     Conversation,
     /// The run cannot be recorded.
     Ledger,
-    /// The agent was stopped before the turn had ended.
+    /// The agent was stopped during the turn.
     Stopped,
 }

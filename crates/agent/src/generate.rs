@@ -1,7 +1,7 @@
-//! Streams that are written as a function which emits.
+//! Streams written as an async function that emits items.
 //!
-//! The function runs inside the stream's own `poll`: there is no task, so dropping the stream drops the function
-//! where it waits, and whoever does not read holds it up once [`BUFFER`] items are waiting.
+//! The function runs inside the stream's `poll`, without a task. Dropping the stream therefore drops the function at
+//! its current await point, and a slow reader stalls it once [`MAX_BUFFERED_ITEMS`] items are waiting.
 
 use std::{
     pin::Pin,
@@ -11,31 +11,30 @@ use std::{
 use futures_util::{Stream, future::BoxFuture};
 use tokio::sync::mpsc;
 
-/// How many items wait for the reader.
-const BUFFER: usize = 32;
+/// Capacity of the buffer between the function and the reader.
+const MAX_BUFFERED_ITEMS: usize = 32;
 
-/// Where the function puts its items.
+/// The function's side of the stream.
 pub(crate) struct Emitter<T>(mpsc::Sender<T>);
 
-/// The stream.
 pub struct Generated<'a, T> {
     run: Option<BoxFuture<'a, ()>>,
     items: mpsc::Receiver<T>,
 }
 
-/// Makes a stream of what `run` emits.
+/// Creates a stream of the items that `run` emits.
 pub(crate) fn generate<'a, T, F>(run: impl FnOnce(Emitter<T>) -> F) -> Generated<'a, T>
 where
     F: Future<Output = ()> + Send + 'a,
 {
-    let (sender, items) = mpsc::channel(BUFFER);
+    let (sender, items) = mpsc::channel(MAX_BUFFERED_ITEMS);
     let run = Some(Box::pin(run(Emitter(sender))) as BoxFuture<'a, ()>);
     Generated { run, items }
 }
 
 impl<T> Emitter<T> {
     pub(crate) async fn emit(&self, item: T) {
-        // The reader lives as long as the function, for it is what polls it.
+        // Cannot fail: the reader polls this function, so it is still alive.
         let _ = self.0.send(item).await;
     }
 }
@@ -45,13 +44,13 @@ impl<T> Stream for Generated<'_, T> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         loop {
-            // What was emitted before the function came to wait goes out first.
+            // Items emitted before the next await of the function come first.
             let received = self.items.poll_recv(context);
             if let Poll::Ready(Some(item)) = received {
                 return Poll::Ready(Some(item));
             }
-            // Without a function the channel is closed and says when it is empty. Until then it may be tokio that wants
-            // this task to pause.
+            // The function has ended, so the channel is closed and ends once it is empty. `Pending` can only come from
+            // tokio's cooperative scheduling.
             let Some(run) = &mut self.run else {
                 return received;
             };
@@ -88,7 +87,7 @@ mod tests {
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
     }
 
-    /// tokio makes a task pause after so many receives, in the middle of what is waiting too.
+    /// tokio forces a task to yield after a number of receives, even while items are waiting.
     #[tokio::test]
     async fn nothing_is_lost_however_much_there_is() {
         for count in 0..400 {

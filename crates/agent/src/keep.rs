@@ -1,33 +1,33 @@
-//! Where a conversation is kept, by whoever lets [`crate::Agent::chat_owned`] have it.
+//! Storage of a conversation for [`crate::Agent::chat_owned`].
 //!
-//! Invariants of [`Keeping`]: nothing is kept of a turn that did not start; what the user said is kept before the model is
-//! asked; what came of that is kept once, on every way out, a drop included.
+//! Invariants of [`Keeping`]: a turn that did not start is not stored. The user's message is stored before the model is
+//! called. The result is stored once, on every exit path, including a drop.
 
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
 use crate::{
     conversation::Conversation,
-    tools::{RECORD, Records},
+    tools::{RECORD_TIMEOUT, Records},
 };
 
-/// Keeps one conversation through one turn.
+/// Stores one conversation during one turn.
 pub trait Keep: Send + 'static {
-    /// The id that the conversation is kept under. The record of the run names it.
+    /// The id that the conversation is stored under. The record of the run refers to it.
     fn conversation(&self) -> &str;
 
-    /// The user's message is in the conversation, and the model is asked once this returns.
+    /// Called when the user's message has been added to the conversation. The model is called after this returns.
     ///
     /// # Errors
-    /// With what is wrong, for people to read; the turn ends with it, and [`Keep::ended`] is not called.
+    /// The reason, for people to read. The turn ends with it, and [`Keep::ended`] is not called.
     fn begun<'a>(&'a mut self, conversation: &'a Conversation)
     -> BoxFuture<'a, Result<(), String>>;
 
-    /// The turn is over, or was dropped. Not called if the turn never got as far as [`Keep::begun`].
+    /// Called when the turn is over or was dropped, but only after a successful [`Keep::begun`].
     fn ended(self: Box<Self>, conversation: Conversation) -> BoxFuture<'static, ()>;
 }
 
-/// A conversation and where it is kept.
+/// A conversation with its storage.
 pub(crate) struct Keeping<'a> {
     records: &'a Records,
     held: Option<(Conversation, Box<dyn Keep>)>,
@@ -47,7 +47,7 @@ impl<'a> Keeping<'a> {
         }
     }
 
-    /// What a turn works on; `None` once it is kept.
+    /// The parts that a turn works on. `None` once the conversation was stored.
     pub(crate) fn parts(&mut self) -> Option<(&mut Conversation, Beginning<'_>)> {
         let (conversation, keep) = self.held.as_mut()?;
         let begun = &mut self.begun;
@@ -55,10 +55,10 @@ impl<'a> Keeping<'a> {
         Some((conversation, Beginning { keep, begun }))
     }
 
-    /// Keeps it at the end of the turn.
+    /// Stores the conversation at the end of the turn.
     pub(crate) async fn end(&mut self) {
         if let Some(ended) = self.ended() {
-            // In a task, so that a client that goes away now does not end it.
+            // In a task, so that a client that disconnects now does not abort it.
             let keeping = self.records.tasks.spawn(ended);
             let _ = keeping.await;
         }
@@ -79,12 +79,15 @@ impl Drop for Keeping<'_> {
 }
 
 async fn kept(keeping: BoxFuture<'static, ()>) {
-    if timeout(RECORD, keeping).await.is_err() {
-        tracing::warn!("a conversation was not kept within {} s", RECORD.as_secs());
+    if timeout(RECORD_TIMEOUT, keeping).await.is_err() {
+        tracing::warn!(
+            "a conversation was not kept within {} s",
+            RECORD_TIMEOUT.as_secs()
+        );
     }
 }
 
-/// The part of a [`Keep`] that a turn needs.
+/// The part of [`Keep`] that a turn needs.
 pub(crate) struct Beginning<'a> {
     keep: &'a mut dyn Keep,
     begun: &'a mut bool,
@@ -95,14 +98,14 @@ impl Beginning<'_> {
         self.keep.conversation()
     }
 
-    /// Keeps what was said, before the model is asked.
+    /// Stores the user's message before the model is called.
     ///
     /// # Errors
-    /// Why it is not kept.
+    /// Why it was not stored.
     pub(crate) async fn begin(&mut self, conversation: &Conversation) -> Result<(), String> {
-        match timeout(RECORD, self.keep.begun(conversation)).await {
+        match timeout(RECORD_TIMEOUT, self.keep.begun(conversation)).await {
             Ok(begun) => begun?,
-            Err(_) => return Err(format!("no answer within {} s", RECORD.as_secs())),
+            Err(_) => return Err(format!("no answer within {} s", RECORD_TIMEOUT.as_secs())),
         }
         *self.begun = true;
         Ok(())

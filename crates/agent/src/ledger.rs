@@ -1,4 +1,5 @@
-//! What the agent writes down: runs, and calls of native tools. Calls of servers are recorded by who makes them.
+//! Records of runs and native tool calls. Calls of servers' tools are recorded by the implementation of
+//! [`crate::Servers`].
 
 use std::sync::Arc;
 
@@ -7,31 +8,31 @@ use model::ProjectId;
 
 use crate::{llm::Usage, raw::Raw};
 
-/// Where it is written. Each future is waited for; one that is to be waited for after its chat was dropped goes on in a
-/// task of the agent's, for at most a few seconds.
+/// Writes the records. Each future is awaited. If its chat was dropped, the future continues in a task of the agent for
+/// at most a few seconds.
 pub trait Ledger: Send + Sync {
-    /// A run begins.
+    /// Opens the record of a run.
     ///
     /// # Errors
-    /// When it cannot be written; nothing is done then.
+    /// It cannot be written. The run does not start.
     fn run_open(&self, run: NewRun) -> BoxFuture<'_, Result<RunId, LedgerError>>;
 
-    /// A native tool is about to be called.
+    /// Opens the record of a native tool call.
     ///
     /// # Errors
-    /// When it cannot be written; the call is not made then.
+    /// It cannot be written. The call is not made.
     fn call_open(&self, call: NewCall) -> BoxFuture<'_, Result<CallId, LedgerError>>;
 
-    /// It was called.
+    /// Closes the record of a call.
     ///
     /// # Errors
-    /// When it cannot be written; that is logged.
+    /// It cannot be written. This is logged.
     fn call_close(&self, call: CallId, end: CallEnd) -> BoxFuture<'_, Result<(), LedgerError>>;
 
-    /// A run ended.
+    /// Closes the record of a run.
     ///
     /// # Errors
-    /// When it cannot be written; that is logged.
+    /// It cannot be written. This is logged.
     fn run_finish(&self, run: RunId, end: RunEnd) -> BoxFuture<'_, Result<(), LedgerError>>;
 }
 
@@ -39,21 +40,20 @@ pub trait Ledger: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunId(pub Arc<str>);
 
-/// The id of a call's record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CallId(pub Arc<str>);
 
-/// A run that begins.
+/// A run that is about to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRun {
     pub project: Option<ProjectId>,
     pub agent: Arc<str>,
     pub model: String,
-    /// What [`crate::Keep::conversation`] says.
+    /// The id from [`crate::Keep::conversation`].
     pub conversation: Option<String>,
 }
 
-/// A call of a native tool that is about to be made.
+/// A native tool call that is about to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewCall {
     pub run: RunId,
@@ -62,17 +62,16 @@ pub struct NewCall {
     pub arguments: Raw,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallEnd {
     pub status: CallStatus,
-    /// What the tool said, if it failed.
+    /// The tool's error message, if it failed.
     pub error: Option<String>,
-    /// What the model was given.
+    /// The result shown to the model.
     pub result: Option<String>,
 }
 
-/// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStatus {
     Ok,
@@ -81,33 +80,32 @@ pub enum CallStatus {
     Cancelled,
 }
 
-/// How a run ended and what it took.
+/// The outcome and cost of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunEnd {
     pub status: RunStatus,
-    /// Requests to the model.
+    /// Number of model requests.
     pub turns: u32,
     pub usage: Usage,
-    /// In millionths of the currency that prices are configured in.
+    /// In millionths of the currency of the configured prices.
     pub cost_micros: u64,
     pub error: Option<String>,
 }
 
-/// What became of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStatus {
     /// The model ended its turn.
     Done,
-    /// It could not be brought to an end; `error` says why.
+    /// The run failed; `error` says why.
     Failed,
-    /// Whoever asked went away.
+    /// The client disconnected.
     Cancelled,
     /// The agent was stopped.
     Interrupted,
 }
 
 impl RunStatus {
-    /// The word for a record: `done`, `failed`, `cancelled`, `interrupted`.
+    /// The word in records: `done`, `failed`, `cancelled`, `interrupted`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -119,7 +117,7 @@ impl RunStatus {
     }
 }
 
-/// What went wrong, for people to read.
+/// Why a record was not written, for people to read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LedgerError(pub String);

@@ -1,27 +1,28 @@
 //! An agent: a language model that uses the tools of MCP servers and of this process.
 //!
-//! [`Agent::chat`] is the front door. What it needs from outside are three traits: [`llm::Model`], with two
-//! implementations here; [`Servers`], whose tools are used; and [`Ledger`], where runs are recorded.
+//! [`Agent::chat`] is the entry point. The crate's environment implements three traits: [`llm::Model`] (two
+//! implementations are included), [`Servers`] for tools, and [`Ledger`] for the records of runs.
 //!
-//! - [`llm`]: clients of models.
-//! - [`message`], [`Conversation`]: what was said, in a form that replays exactly.
-//! - [`NativeTool`]: tools of this process; [`Registry`]: which tool belongs to whom.
-//! - `chat`: the loop. `tools`: one call. `outcome`: what a model is given of a result. [`Questions`]: what servers ask
-//!   meanwhile, and a person answers.
+//! - [`llm`]: clients for models.
+//! - [`message`], [`Conversation`]: the messages, in a form that replays exactly.
+//! - [`NativeTool`]: tools of this process. [`Registry`]: maps tool names to servers.
+//! - `chat`: the loop. `tools`: one tool call. `outcome`: converts a result for the model. [`Questions`]: questions
+//!   from servers, answered by the user.
 //!
 //! # Invariants
 //!
-//! - A conversation can be given to a model at any time: what is not complete is not in it, and no call of the model
-//!   is without a result.
-//! - Whatever a tool does wrong is its result, and the turn goes on. Whatever the model or its provider does wrong ends
-//!   the turn with an event that says so.
-//! - What a person said is durable before the model is asked, where the conversation is kept ([`Keep`]).
-//! - Dropping a chat's stream cancels all that it does. Nothing runs on but the last records.
-//! - Nothing is without an end: turns, calls at once, waits, results, conversations.
+//! - A conversation can be sent to a model at any time: it contains no incomplete message and no tool call without a
+//!   result.
+//! - A failure of a tool becomes its result, and the turn continues. A failure of the model or its provider ends the
+//!   turn with an error event.
+//! - If the conversation is stored ([`Keep`]), the user's message is durable before the model is called.
+//! - Dropping a chat's stream cancels all of its work, except for writing the last records.
+//! - Everything is bounded: turns, concurrent calls, waits, results, conversations.
 //!
 //! # Deliberately absent
 //!
-//! MCP (save for the endpoints that the feature `adk` brings), processes, SQL and HTTP servers. Repeating tool calls. Summarising conversations that have grown too long.
+//! MCP (except for the endpoints of the feature `adk`), processes, SQL, HTTP servers, repeating tool calls, and
+//! summarising conversations that have grown too long.
 
 #[cfg(feature = "adk")]
 pub mod adk;

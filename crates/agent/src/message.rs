@@ -1,48 +1,47 @@
-//! What a conversation consists of, whichever model it is held with.
+//! The content of a conversation, in one format for all models.
 //!
-//! The form is that of the Anthropic Messages API, because it is the one that can say most: blocks of text, thinking,
-//! tool calls and results. Invariant: a block of the model that is read, kept and written again says the same; fields
-//! and blocks that are unknown here are kept as text and come back.
+//! It follows the Anthropic Messages API, which is the most expressive one: blocks of text, thinking, tool calls and
+//! results. Invariant: a block that is read, stored and written again means the same. Unknown fields and blocks are
+//! kept as text and written back.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::raw::{Fields, Raw};
 
-/// Who said it.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The person, and results of tools.
+    /// The user, and tool results.
     User,
-    /// The model.
     Assistant,
 }
 
-/// All that one side said before the other spoke.
+/// One message: everything that one side says before the other responds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     pub role: Role,
     pub content: Vec<Block>,
 }
 
-/// A part of a message. `more` holds the fields that have no name here.
+/// A part of a message. `more` holds unknown fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     Text {
         text: String,
-        /// Such as `citations`.
+        /// For example `citations`.
         #[serde(flatten)]
         more: Fields,
     },
-    /// What the model thought, and the signature without which it does not take it back.
+    /// The model's thinking, with the signature that the API requires to accept it back.
     Thinking {
         thinking: String,
         signature: String,
         #[serde(flatten)]
         more: Fields,
     },
-    /// The model asks for a tool.
+    /// A tool call by the model.
     ToolUse {
         id: String,
         name: String,
@@ -51,7 +50,7 @@ pub enum Block {
         #[serde(flatten)]
         more: Fields,
     },
-    /// What came of a tool; only in messages of the user.
+    /// The result of a tool call. Only in user messages.
     ToolResult {
         tool_use_id: String,
         content: Vec<Part>,
@@ -59,13 +58,12 @@ pub enum Block {
         is_error: bool,
     },
     Image(Image),
-    /// A block of a kind that is unknown here (`redacted_thinking`, tools of the model's provider, …): the whole
-    /// object, as it came.
+    /// A block of an unknown kind (`redacted_thinking`, the provider's own tools, …): the whole object, unchanged.
     #[serde(untagged)]
     Other(Raw),
 }
 
-/// A part of a tool's result.
+/// A part of a tool result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
@@ -73,18 +71,18 @@ pub enum Part {
     Image(Image),
 }
 
-/// A picture.
+/// An image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     pub source: ImageSource,
 }
 
-/// Where it is: always in the message itself.
+/// The image data, always inside the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ImageSource {
     Base64 {
-        /// `image/png`, for instance.
+        /// For example `image/png`.
         media_type: String,
         data: String,
     },
@@ -101,7 +99,7 @@ impl Message {
         Self { role, content }
     }
 
-    /// Bytes that count against a conversation's bound: text, arguments and pictures.
+    /// Bytes that count towards a conversation's limit: text, arguments and images.
     pub fn bytes(&self) -> usize {
         self.content.iter().map(Block::bytes).sum()
     }
@@ -113,7 +111,7 @@ impl Block {
         Self::Text { text, more }
     }
 
-    /// Whether it is what the model thought, and not what it said.
+    /// Returns true for thinking, as opposed to the answer itself.
     pub(crate) fn is_thought(&self) -> bool {
         match self {
             Self::Thinking { .. } => true,
@@ -152,7 +150,7 @@ impl Block {
         }
     }
 
-    /// Reads a block from an object's fields. What lacks a field that its kind needs is [`Block::Other`].
+    /// Parses a block. If it lacks a field that its kind needs, it becomes [`Block::Other`].
     fn read(whole: &Raw) -> Result<Self, serde_json::Error> {
         let mut fields: Fields = whole.read()?;
         let kind: String = fields
@@ -227,13 +225,13 @@ impl Image {
     }
 }
 
-/// A block as it is written, with the mark that what comes before it may be cached.
+/// A block to be written, optionally with the mark that the prefix up to here is cacheable.
 pub(crate) struct Marked<'a> {
     pub(crate) block: &'a Block,
     pub(crate) cached: bool,
 }
 
-/// The mark of the Messages API for a prefix that is worth keeping.
+/// The Messages API's mark for a cacheable prefix.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "ephemeral")]
 pub(crate) struct CacheControl {}
@@ -247,7 +245,7 @@ impl Serialize for Marked<'_> {
             cache_control: CacheControl,
         }
         let block = self.block;
-        // The model's own thinking cannot bear the mark (Messages API, "prompt caching").
+        // Thinking cannot have the mark (Messages API, "prompt caching").
         if !self.cached || matches!(block, Block::Thinking { .. } | Block::Other(_)) {
             return block.serialize(serializer);
         }
@@ -293,7 +291,7 @@ mod tests {
         check(result, |b| matches!(b, Block::ToolResult { .. }));
         let redacted = r#"{"type":"redacted_thinking","data":"Zm9v", "x":1.50}"#;
         check(redacted, |b| matches!(b, Block::Other(_)));
-        // A known kind in an unknown shape is kept whole.
+        // A known kind with an unexpected shape is kept whole.
         check(r#"{"type":"text","text":7}"#, |b| {
             matches!(b, Block::Other(_))
         });

@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::raw::Raw;
 
-/// How many things that are wrong with arguments are told at once.
-const PROBLEMS: usize = 5;
+/// Maximum number of schema errors reported at once.
+const MAX_REPORTED_PROBLEMS: usize = 5;
 
-/// What a native tool does. An error is told to the model as the tool's result.
+/// Implements a native tool. The model gets an error as the tool's result.
 pub type Handler =
     Arc<dyn Fn(Value) -> BoxFuture<'static, Result<NativeOutcome, String>> + Send + Sync>;
 
@@ -21,35 +21,35 @@ pub struct NativeTool {
     /// `[A-Za-z0-9_-]{1,64}`.
     pub name: String,
     pub description: String,
-    /// JSON schema of the arguments. They are checked against it before the handler is called.
+    /// JSON schema of the arguments. They are validated before the handler is called.
     pub schema: Value,
     pub handler: Handler,
 }
 
-/// What came of it.
+/// A native tool's result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeOutcome {
     /// For the model.
     pub text: String,
-    /// For the client: goes out as an event of the tool's name, and to no model.
+    /// For the client: sent as an event with the tool's name, never to the model.
     pub payload: Option<Value>,
 }
 
-/// Why native tools cannot be offered.
+/// Why native tools are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "a native tool cannot be called {0:?}: a name has 1 to 64 letters A-Z and a-z, digits, `_` and `-`"
+        "the name {0:?} of a native tool is invalid: use 1 to 64 letters A-Z and a-z, digits, `_` and `-`"
     )]
     Name(String),
     #[error("there are two native tools {0:?}")]
     Twice(String),
-    #[error("the schema of the native tool {tool:?} is no JSON schema: {why}")]
+    #[error("the schema of the native tool {tool:?} is not a JSON schema: {why}")]
     Schema { tool: String, why: String },
 }
 
 impl NativeTool {
-    /// A tool whose handler is an async function.
+    /// Creates a tool from an async function.
     pub fn new<F, R>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -93,7 +93,7 @@ impl NativeOutcome {
     }
 }
 
-/// A native tool that can be offered and called.
+/// A validated native tool.
 pub(crate) struct Ready {
     pub(crate) name: String,
     pub(crate) description: Arc<str>,
@@ -103,16 +103,16 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Reads arguments.
+    /// Parses and validates arguments.
     ///
     /// # Errors
-    /// With all that does not match the schema, in a sentence.
+    /// All violations of the schema, in one sentence.
     pub(crate) fn read(&self, arguments: &Raw) -> Result<Value, String> {
         let value: Value = arguments.read().map_err(|error| error.to_string())?;
         let mut problems: Vec<String> = Vec::new();
         let mut more = 0;
         for error in self.validator.iter_errors(&value) {
-            if problems.len() == PROBLEMS {
+            if problems.len() == MAX_REPORTED_PROBLEMS {
                 more += 1;
                 continue;
             }
@@ -132,7 +132,7 @@ impl Ready {
     }
 }
 
-/// Checks the tools.
+/// Validates the tools.
 pub(crate) fn ready(tools: Vec<NativeTool>) -> Result<Vec<Ready>, Error> {
     let mut names = HashSet::new();
     tools

@@ -1,8 +1,8 @@
-//! What a model is given of a tool's result.
+//! Converts a tool's result for the model.
 //!
-//! Texts and embedded texts go as they are, pictures as pictures; what a model's API could not take is told in a
-//! sentence, because one bad part would have every later request of the conversation refused. Long results are cut to a
-//! preview, with a URI under which [`read`] gives the rest.
+//! Texts and embedded texts are passed on unchanged, and images as images. Content that a model's API could refuse is
+//! replaced by a sentence, because a single bad part would make every later request of the conversation fail. Long
+//! results are cut to a preview, with a URI under which [`read`] returns the rest.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
@@ -14,13 +14,13 @@ use crate::{
     raw::Raw,
 };
 
-/// The built-in tool that reads long results on.
+/// The built-in tool that reads more of a long result.
 pub(crate) const READ_RESULT: &str = "read_result";
-/// What URIs of long results begin with.
+/// Prefix of the URIs of long results.
 pub(crate) const SCHEME: &str = "toolwharf-result://";
-/// The largest picture that models' APIs take, as base64, in bytes.
-const MAX_IMAGE: usize = 5 * 1024 * 1024;
-const UNKNOWN: &str = "of an unknown type";
+/// Maximum bytes of an image that model APIs accept, as base64.
+const MAX_IMAGE_BYTES: usize = 5 * 1024 * 1024;
+const UNKNOWN_TYPE: &str = "of an unknown type";
 
 #[derive(Deserialize)]
 struct CallResult {
@@ -52,10 +52,10 @@ struct Resource {
     blob: Option<String>,
 }
 
-/// The parts of an MCP `CallToolResult`. Never empty, and no text in it is.
+/// Converts an MCP `CallToolResult` to parts. Never returns an empty list or an empty text.
 ///
 /// # Errors
-/// If it is no such result, with why.
+/// Why it is not a valid result.
 pub(crate) fn parts(result: &Raw) -> Result<Vec<Part>, String> {
     let result: CallResult = object(result)?;
     let mut parts = Vec::with_capacity(result.content.len());
@@ -64,7 +64,7 @@ pub(crate) fn parts(result: &Raw) -> Result<Vec<Part>, String> {
     }
     parts.retain(|part| !matches!(part, Part::Text { text } if text.is_empty()));
     if parts.is_empty() {
-        // Servers should repeat structured content as text (MCP, "Structured Content"); some do not.
+        // Servers should repeat structured content as text (MCP, "Structured Content"), but some do not.
         parts.push(Part::text(match &result.structured {
             Some(structured) => structured.get(),
             None => "(The tool returned nothing.)",
@@ -73,7 +73,7 @@ pub(crate) fn parts(result: &Raw) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Reads an object; serde would take an array for a struct too.
+/// Parses an object. serde alone would also accept an array for a struct.
 fn object<T: serde::de::DeserializeOwned>(raw: &Raw) -> Result<T, String> {
     match raw.is_object() {
         true => raw.read().map_err(|error| error.to_string()),
@@ -96,7 +96,7 @@ fn part(item: Item) -> Part {
         ("text", Some(text), ..) => Part::Text { text },
         ("image", _, Some(data), ..) => image(data),
         ("audio", _, Some(data), ..) => {
-            let mime = mime_type.as_deref().unwrap_or(UNKNOWN);
+            let mime = mime_type.as_deref().unwrap_or(UNKNOWN_TYPE);
             let size = data.len();
             Part::text(format!(
                 "[audio, {mime}, {size} bytes as base64: not shown]"
@@ -121,7 +121,7 @@ fn embedded(resource: Resource) -> Part {
         text,
         blob,
     } = resource;
-    let mime = mime_type.as_deref().unwrap_or(UNKNOWN);
+    let mime = mime_type.as_deref().unwrap_or(UNKNOWN_TYPE);
     match (text, blob) {
         (Some(text), _) => Part::text(format!("[resource {uri}]\n{text}")),
         (None, Some(blob)) if mime.starts_with("image/") => image(blob),
@@ -134,32 +134,32 @@ fn embedded(resource: Resource) -> Part {
     }
 }
 
-/// A picture, if a model's API would take it.
+/// An image, or a sentence if model APIs would refuse it.
 fn image(data: String) -> Part {
     match picture(data) {
         Ok(image) => Part::Image(image),
-        Err(why) => Part::text(format!("[a picture: not shown, for {why}]")),
+        Err(why) => Part::text(format!("[an image: not shown, because {why}]")),
     }
 }
 
-/// A picture of this base64.
+/// An image from base64.
 ///
 /// # Errors
-/// With why a model's API would not take it.
+/// Why model APIs would refuse it.
 pub(crate) fn picture(data: String) -> Result<Image, String> {
-    if data.len() > MAX_IMAGE {
+    if data.len() > MAX_IMAGE_BYTES {
         let size = data.len();
         return Err(format!(
-            "it has {size} bytes as base64, and the most is {MAX_IMAGE}"
+            "it has {size} bytes as base64, but the limit is {MAX_IMAGE_BYTES}"
         ));
     }
     match STANDARD.decode(&data).ok().as_deref().and_then(kind) {
         Some(media_type) => Ok(Image::base64(media_type, data)),
-        None => Err("it is no PNG, JPEG, GIF or WebP".to_owned()),
+        None => Err("it is not a PNG, JPEG, GIF or WebP file".to_owned()),
     }
 }
 
-/// What a picture is, by what it begins with: APIs refuse one that is not what it is said to be.
+/// The media type, from the first bytes. APIs refuse an image whose declared type is wrong.
 fn kind(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
@@ -184,7 +184,7 @@ fn kind(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// All texts, one below the other.
+/// All texts, separated by line breaks.
 pub(crate) fn text_of(parts: &[Part]) -> String {
     let texts: Vec<&str> = parts
         .iter()
@@ -196,13 +196,12 @@ pub(crate) fn text_of(parts: &[Part]) -> String {
     texts.join("\n")
 }
 
-/// The beginning of a text, of at most this many bytes.
+/// The beginning of a text, at most `most` bytes.
 pub(crate) fn head(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// Cuts parts whose text is longer than `preview` bytes. Gives what is to be kept of the whole under `uri`, at most
-/// `keep` bytes.
+/// Cuts parts with more than `preview` bytes of text. Also returns the text to keep under `uri`, at most `keep` bytes.
 pub(crate) fn cut(
     parts: Vec<Part>,
     uri: String,
@@ -261,13 +260,13 @@ pub(crate) fn read_schema(preview: usize) -> Value {
     })
 }
 
-/// What the model is told of [`READ_RESULT`].
-pub(crate) const READ_DESCRIPTION: &str = "Reads on in a tool's result that was too long to be shown whole. The result says its URI and where to read on.";
+/// The description of [`READ_RESULT`] for the model.
+pub(crate) const READ_DESCRIPTION: &str = "Reads more of a tool's result that was too long to be shown whole. The result contains its URI and the offset to continue at.";
 
-/// Does what [`READ_RESULT`] does; `arguments` match its schema.
+/// Implements [`READ_RESULT`]. `arguments` match its schema.
 ///
 /// # Errors
-/// With what the model is told, if there is nothing to read.
+/// The message for the model, if there is nothing to read.
 pub(crate) fn read(
     kept: &[KeptResult],
     arguments: &Value,
@@ -297,7 +296,7 @@ pub(crate) fn read(
     let length = number("length").unwrap_or(preview).min(preview).max(1);
     let mut end = text.floor_char_boundary(start.saturating_add(length));
     if end == start {
-        // One character is longer than what was asked for.
+        // At least one character, even if it is longer than `length`.
         end = text.ceil_char_boundary(start + 1);
     }
     let rest = match end < text.len() {
@@ -350,7 +349,9 @@ mod tests {
                     "[resource file:///z, of an unknown type, 4 bytes as base64: not shown]",
                 ),
                 Part::text("[audio, audio/wav, 4 bytes as base64: not shown]"),
-                Part::text("[a picture: not shown, for it is no PNG, JPEG, GIF or WebP]"),
+                Part::text(
+                    "[an image: not shown, because it is not a PNG, JPEG, GIF or WebP file]",
+                ),
                 Part::text("[content of the type \"hologram\": not shown]"),
             ],
         );
@@ -399,7 +400,7 @@ mod tests {
         assert!(read(&kept, &past, 1001).is_err());
         let unknown = read(&kept, &json!({ "uri": "v" }), 1001).expect_err("unknown");
         assert!(unknown.contains("no result v"), "{unknown}");
-        // Within a character, and less than one.
+        // An offset inside a character, and a length below one character.
         let tiny = json!({ "uri": "u", "offset": 2, "length": 1 });
         assert!(read(&kept, &tiny, 1001).expect("a piece").starts_with('é'));
     }

@@ -1,7 +1,7 @@
-//! What servers ask in the course of a call (2026-07-28 "Multi Round-Trip Requests"), and what a person answers.
+//! Questions from servers during a call (2026-07-28 "Multi Round-Trip Requests"), and the user's answers.
 //!
-//! A turn's questions are open here from the event that tells them ([`crate::ChatEvent::Questions`]) to their answer, or to
-//! the end of the call.
+//! A question is open from the event that reports it ([`crate::ChatEvent::Questions`]) until it is answered or its call
+//! ends.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,25 +12,25 @@ use tokio::{sync::oneshot, time::timeout};
 
 use crate::raw::Raw;
 
-/// The questions of a turn that wait for a person. Clones are the same ones.
+/// The open questions of a turn. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Questions(Arc<Mutex<HashMap<String, oneshot::Sender<Raw>>>>);
 
-/// Questions of one call; they are closed when it is dropped.
+/// The open questions of one call. Closed when this is dropped.
 pub(crate) struct Open<'a> {
     questions: &'a Questions,
     call: &'a str,
     answers: oneshot::Receiver<Raw>,
 }
 
-/// A result that asks.
+/// A result that asks for input.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Asked {
-    /// By keys of the server's; without any it is only not done yet.
+    /// Requests by the server's keys. Without any, the call is merely not finished yet.
     #[serde(default)]
     pub(crate) input_requests: Option<Raw>,
-    /// Of the server, to be given back as it is.
+    /// The server's state, to be sent back unchanged.
     #[serde(default)]
     pub(crate) request_state: Option<Raw>,
 }
@@ -42,7 +42,7 @@ struct Kind {
 }
 
 impl Asked {
-    /// What a result asks; `None` for one that is the end of its call.
+    /// Returns the questions in a result. `None` for a final result.
     pub(crate) fn of(result: &Raw) -> Option<Self> {
         let kind: Kind = result.read().ok()?;
         let asks = kind.result_type.as_deref() == Some("input_required");
@@ -51,15 +51,14 @@ impl Asked {
 }
 
 impl Questions {
-    /// Gives the answers to what is asked in a call of the turn: an object with the keys of the questions. `false` if
-    /// nothing is asked there, or not any more.
+    /// Answers the open questions of a call. `answers` is an object with the keys of the questions. Returns `false` if
+    /// the call has no open questions.
     #[must_use]
     pub fn answer(&self, call: &str, answers: Raw) -> bool {
         let waiting = self.0.lock().remove(call);
         waiting.is_some_and(|waiting| waiting.send(answers).is_ok())
     }
 
-    /// Opens the questions of a call.
     pub(crate) fn open<'a>(&'a self, call: &'a str) -> Open<'a> {
         let (give, answers) = oneshot::channel();
         self.0.lock().insert(call.to_owned(), give);
@@ -72,7 +71,7 @@ impl Questions {
 }
 
 impl Open<'_> {
-    /// The person's answers; if there are none in time, that each question was cancelled.
+    /// Waits for the user's answers. After a timeout, every question is answered as cancelled.
     pub(crate) async fn answers(&mut self, requests: &Raw, wait: Duration) -> Raw {
         match timeout(wait, &mut self.answers).await {
             Ok(Ok(answers)) => answers,
@@ -87,7 +86,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// That nobody answers any of them.
+/// The answers that cancel all questions.
 pub(crate) fn cancelled(requests: &Raw) -> Raw {
     let asked: Map<String, Value> = requests.read().unwrap_or_default();
     let answers = asked

@@ -1,22 +1,22 @@
-//! JSON that is kept as text: what models and servers send is given back as it came, to the byte.
+//! JSON kept as text: data from models and servers is written back byte for byte.
 
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-/// Valid JSON text. Cloning is cheap; two are equal if their texts are.
+/// Valid JSON text. Cheap to clone. Two values are equal if their texts are.
 #[derive(Clone)]
 pub struct Raw(Arc<RawValue>);
 
 impl Raw {
     /// # Errors
-    /// If the text is not exactly one JSON value.
+    /// The text is not exactly one JSON value.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The text of a value of ours.
+    /// Serialises a value.
     #[must_use]
     pub fn of(value: &impl Serialize) -> Self {
         serde_json::value::to_raw_value(value)
@@ -38,16 +38,16 @@ impl Raw {
         self.0.get()
     }
 
-    /// Whether the value is an object.
+    /// Returns true if the value is an object.
     #[must_use]
     pub fn is_object(&self) -> bool {
         self.get().trim_start().starts_with('{')
     }
 
-    /// The value as a type.
+    /// Deserialises the value.
     ///
     /// # Errors
-    /// If it has another shape.
+    /// It has another shape.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.get())
     }
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Raw {
     }
 }
 
-/// An object's fields in the order that they came, values as text.
+/// An object's fields in their original order, with their values as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(pub Vec<(String, Raw)>);
 
@@ -89,7 +89,7 @@ impl Fields {
         self.0.iter().find(|(key, _)| key == name).map(|(_, v)| v)
     }
 
-    /// Takes a field out, as a type; one of another shape stays.
+    /// Removes a field and returns it as a `T`. A field of another shape stays.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
         let at = self.0.iter().position(|(key, _)| key == name)?;
         let value = self.0[at].1.read().ok()?;
@@ -97,7 +97,7 @@ impl Fields {
         Some(value)
     }
 
-    /// Puts a value where the field was, or last.
+    /// Replaces the value of a field, or appends the field.
     pub fn set(&mut self, name: &str, value: Raw) {
         match self.0.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,

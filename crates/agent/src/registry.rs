@@ -1,7 +1,8 @@
-//! Which tool belongs to whom (A04, A05): names as the model knows them, and where each leads.
+//! Maps tool names to servers (A04, A05): the names that the model sees, and the tools that they stand for.
 //!
-//! Invariants: names are unique. Of two servers with a tool of one name the later in configuration order wins, a native
-//! tool wins over both, and a warning names who lost. Names that a model's API would not take are made legal.
+//! Invariants: names are unique. If two servers have a tool of the same name, the later one in configuration order
+//! wins; a native tool wins over both. A warning names the loser. Names that model APIs refuse are changed to legal
+//! ones.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,7 +24,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Names the tools of servers, in configuration order, and native ones after them.
+    /// Names the tools: servers in configuration order, then native tools.
     pub(crate) fn new(offer: Offer, native: &[Ready]) -> Self {
         let Offer { tools, missing } = offer;
         let mut servers: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
@@ -43,7 +44,7 @@ impl Registry {
             .iter()
             .map(|lost| {
                 format!(
-                    "the servers `{}` and `{}` both offer the tool `{}`: the agent uses that of `{}`",
+                    "the servers `{}` and `{}` both offer the tool `{}`: the agent uses the one of `{}`",
                     lost.loser, lost.winner, lost.native, lost.winner
                 )
             })
@@ -55,7 +56,7 @@ impl Registry {
                 .any(|tool| tool.name == named.exposed.as_str())
             {
                 warnings.push(format!(
-                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: the agent uses that of `{NATIVE_SERVER}`",
+                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: the agent uses the one of `{NATIVE_SERVER}`",
                     named.server, named.exposed
                 ));
                 continue;
@@ -106,13 +107,13 @@ impl Registry {
         self.places.get(name).map(|at| &self.functions[*at])
     }
 
-    /// Servers whose tools are not among them.
+    /// Servers whose tools are missing from this list.
     #[must_use]
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
 
-    /// Who lost a name to whom, each as a sentence.
+    /// Name conflicts, each as a sentence.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -174,21 +175,21 @@ mod tests {
             &[("a", "x"), ("a", "y"), ("b", "x")],
             &[],
             &[("y", "a"), ("x", "b")],
-            &["the servers `a` and `b` both offer the tool `x`: the agent uses that of `b`"],
+            &["the servers `a` and `b` both offer the tool `x`: the agent uses the one of `b`"],
         );
-        // Later is what comes later, whatever the names are.
+        // The order of configuration decides, not the names.
         check(
             &[("b", "x"), ("a", "x")],
             &[],
             &[("x", "a")],
-            &["the servers `b` and `a` both offer the tool `x`: the agent uses that of `a`"],
+            &["the servers `b` and `a` both offer the tool `x`: the agent uses the one of `a`"],
         );
         check(
             &[("a", "x")],
             &["x"],
             &[("x", "native")],
             &[
-                "the server `a` and `native` both offer the tool `x`: the agent uses that of `native`",
+                "the server `a` and `native` both offer the tool `x`: the agent uses the one of `native`",
             ],
         );
     }

@@ -1,4 +1,4 @@
-//! What the agent needs of MCP servers. Implemented where servers are known; this crate is not that place.
+//! The interface to MCP servers. Implemented outside this crate, which knows no servers.
 
 use futures_util::future::BoxFuture;
 use model::{NativeName, ServerName};
@@ -12,43 +12,44 @@ use crate::{
 
 /// The servers whose tools an agent uses.
 pub trait Servers: Send + Sync {
-    /// Starts them, or makes sure that they are started. The agent calls this once at a time, and not again after it
-    /// succeeded; after a failure the next chat calls it again. The future may be dropped when whoever waited for it
-    /// went away, and the next chat then calls it again: what was started by then stays or is started anew.
+    /// Starts the servers, or makes sure that they run. The agent makes one call at a time, and none after a success.
+    /// After a failure, or if the future was dropped because its caller went away, the next chat calls it again.
+    /// Servers that were started by then keep running or are restarted.
     ///
     /// # Errors
-    /// When the start policy says that the start failed; the message names the server. What was started is stopped.
+    /// The start failed according to the start policy. The message names the server. Servers that were started are
+    /// stopped.
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>>;
 
-    /// Returns what is offered now. Called once for each message of the user. It should answer from what is known, since
-    /// the model waits for it. A server that is away takes nothing from the others: it is among [`Offer::missing`].
+    /// Returns the current tools. Called once per user message. Answer from a cache if possible, because the model
+    /// waits for it. A server that is away does not affect the others; it is listed in [`Offer::missing`].
     ///
     /// # Errors
-    /// If the offer cannot be determined; the chat ends with the message.
+    /// The tools cannot be determined. The chat ends with the message.
     fn tools(&self) -> BoxFuture<'_, Result<Offer, ServersError>>;
 
     /// Calls a tool and records the call. Dropping the future cancels the call at its server.
     ///
     /// # Errors
-    /// When there is no answer: the server is away, too slow, or says that the request is wrong. The message goes to
-    /// the model as the tool's result.
+    /// The call has no result: the server is away, too slow, or rejects the request. The model gets the message as the
+    /// tool's result.
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>>;
 
-    /// Why a tool is not offered that the model asks for, for the model to read; `None`: nobody knows of it.
+    /// Why a tool that the model asked for is not offered, as text for the model. `None` if the tool is unknown.
     fn why_missing(&self, _name: &str) -> Option<String> {
         None
     }
 
-    /// Stops what [`Servers::start`] started and waits until it is gone.
+    /// Stops everything that [`Servers::start`] started, and waits for its end.
     fn stop(&self) -> BoxFuture<'_, ()>;
 }
 
-/// What servers have for a turn.
+/// The tools available to a turn.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
     /// In configuration order.
     pub tools: Vec<ServerTool>,
-    /// Servers whose tools are not among them.
+    /// Servers whose tools are missing.
     pub missing: Vec<Missing>,
 }
 
@@ -59,11 +60,12 @@ impl From<Vec<ServerTool>> for Offer {
     }
 }
 
-/// A server that a turn does without.
+/// A server whose tools are missing in a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     pub server: ServerName,
-    /// Why, for people to read; no secrets in it. The model is not told: it may be the server's own words.
+    /// The reason, for people to read, without secrets. Not shown to the model, because it may be the server's own
+    /// words.
     pub reason: String,
 }
 
@@ -74,24 +76,25 @@ pub struct ServerCall {
     pub tool: NativeName,
     /// An object, as the model wrote it.
     pub arguments: Raw,
-    /// The run that the record of the call belongs to, if there is one.
+    /// The run that the record of the call belongs to, if any.
     pub run: Option<RunId>,
-    /// Somebody answers questions: the result may be one of the type `input_required`, and the call is made again then.
+    /// True if the user can answer questions. The result may then have the type `input_required`, and the call is
+    /// repeated with the answers.
     pub can_ask: bool,
-    /// What was answered, when it is made again.
+    /// The answers, in a repeated call.
     pub answers: Option<Answers>,
 }
 
-/// Answers to what a server asked in the course of a call (2026-07-28 "Multi Round-Trip Requests").
+/// Answers to a server's questions during a call (2026-07-28 "Multi Round-Trip Requests").
 #[derive(Clone, Debug)]
 pub struct Answers {
     /// `inputResponses`, an object.
     pub responses: Raw,
-    /// The server's `requestState`, as it came.
+    /// The server's `requestState`, unchanged.
     pub state: Option<Raw>,
 }
 
-/// What went wrong, for people and models to read; no secrets in it.
+/// An error for people and models to read, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ServersError(pub String);

@@ -1,4 +1,4 @@
-//! Tools, wherever they run: what a model is told of one, and what came of a call.
+//! Tools, wherever they run: declarations for models, and results of calls.
 
 use std::sync::Arc;
 
@@ -9,37 +9,37 @@ use crate::{
     raw::{Fields, Raw},
 };
 
-/// What a tool of this process is said to belong to, in events and records.
+/// The server name of native tools, in events and records.
 pub const NATIVE_SERVER: &str = "native";
 
-/// A tool as it is offered to a model. Neutral: every form of declaration (Anthropic, OpenAI, ADK) is made of it.
+/// A tool that is offered to a model. All declaration formats (Anthropic, OpenAI, ADK) are derived from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolFunction {
-    /// As the model calls it: `[A-Za-z0-9_-]{1,64}`.
+    /// The name for the model: `[A-Za-z0-9_-]{1,64}`.
     pub name: ExposedName,
     pub description: Arc<str>,
-    /// JSON schema of the arguments, an object's.
+    /// JSON schema of the arguments, which are an object.
     pub parameters: Raw,
     /// JSON schema of the structured result, if the tool declares one.
     pub response: Option<Raw>,
-    /// An App draws its results (MCP Apps): clients are told them whole.
+    /// True if an App renders its results (MCP Apps). Clients then get them whole.
     pub has_app: bool,
     pub origin: Origin,
 }
 
-/// For whom a tool is declared.
+/// The format of a declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Agent development kits: `name`, `description`, `parameters`, `response`.
     Adk,
     /// The Messages API: `name`, `description`, `input_schema`.
     Anthropic,
-    /// Chat completions: the type `function`, and one with `name`, `description`, `parameters`.
+    /// Chat completions: type `function`, with an object of `name`, `description`, `parameters`.
     OpenAi,
 }
 
 impl ToolFunction {
-    /// The name that its server gave it (P08); a native tool has one name only.
+    /// The name that its server gave it (P08). For a native tool, its only name.
     #[must_use]
     pub fn native_name(&self) -> &str {
         match &self.origin {
@@ -48,8 +48,8 @@ impl ToolFunction {
         }
     }
 
-    /// The tool's declaration. Schemas stand in it as they came, save for those that models' APIs refuse, which are
-    /// made acceptable. In [`Format::Adk`] the name is the native one.
+    /// The tool's declaration. Schemas are unchanged, unless model APIs would refuse them. [`Format::Adk`] uses the
+    /// native name.
     #[must_use]
     pub fn declaration(&self, format: Format) -> Fields {
         let parameters = || llm::object_schema(&self.parameters);
@@ -80,7 +80,7 @@ impl ToolFunction {
 /// Where a tool runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// At an MCP server, which knows it by its native name.
+    /// At an MCP server, under its native name.
     Server {
         server: ServerName,
         native: NativeName,
@@ -90,7 +90,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The server's name; `native` for what runs here.
+    /// The server's name, or `native` for this process.
     #[must_use]
     pub fn server(&self) -> &str {
         match self {
@@ -110,16 +110,16 @@ pub struct ServerTool {
     pub parameters: Raw,
     /// The server's `outputSchema`.
     pub response: Option<Raw>,
-    /// An App draws its results (MCP Apps).
+    /// True if an App renders its results (MCP Apps).
     pub has_app: bool,
 }
 
-/// A server's answer to a call.
+/// A server's response to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolOutcome {
     /// The MCP `CallToolResult`, an object.
     pub content: Raw,
-    /// The tool says that it failed.
+    /// The tool reported a failure.
     pub is_error: bool,
 }
 

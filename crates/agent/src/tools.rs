@@ -1,4 +1,4 @@
-//! Calling a tool, wherever it runs. Whatever goes wrong is the tool's result, for the model to read.
+//! Executes tool calls. Every failure becomes the tool's result, for the model to read.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -24,18 +24,18 @@ use crate::{
     tool::{Origin, ToolFunction},
 };
 
-/// The most times that a server may ask in the course of one call.
-const MAX_ROUNDS: usize = 16;
-/// How long a record may take.
-pub(crate) const RECORD: Duration = Duration::from_secs(10);
+/// Maximum number of times that a server may ask during one call.
+const MAX_QUESTION_ROUNDS: usize = 16;
+/// Timeout for writing a record.
+pub(crate) const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 
-const CANCELLED: CallEnd = CallEnd {
+const CANCELLED_CALL: CallEnd = CallEnd {
     status: CallStatus::Cancelled,
     error: None,
     result: None,
 };
 
-/// All that a call needs.
+/// Everything that a call needs.
 pub(crate) struct Tools<'a> {
     pub(crate) config: &'a Config,
     pub(crate) servers: &'a dyn Servers,
@@ -43,29 +43,29 @@ pub(crate) struct Tools<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) records: &'a Records,
     pub(crate) run: &'a RunId,
-    /// Where a person is asked what servers want to know; `None`: nobody is there.
+    /// The user who answers servers' questions. `None`: questions are not possible.
     pub(crate) person: Option<Person<'a>>,
     /// Long results that can be read.
     pub(crate) kept: Vec<KeptResult>,
 }
 
-/// Somebody who answers what servers ask in the course of a call.
+/// A user who answers servers' questions during a call.
 pub(crate) struct Person<'a> {
     pub(crate) questions: &'a Questions,
     pub(crate) out: &'a Emitter<ChatEvent>,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Called {
-    /// For the model; never empty.
+    /// For the model. Never empty.
     pub parts: Vec<Part>,
     pub is_error: bool,
-    /// What a native tool has for the client.
+    /// A native tool's payload for the client.
     pub payload: Option<Value>,
-    /// The result as it came, if an App draws it.
+    /// The unchanged result, if an App renders it.
     pub(crate) for_app: Option<Raw>,
-    /// It is not to be cut: it is a piece of a long one already.
+    /// True for a piece of a long result, which must not be cut again.
     pub(crate) is_piece: bool,
 }
 
@@ -100,7 +100,7 @@ impl Tools<'_> {
         self.call_function(&call.id, function, arguments).await
     }
 
-    /// Calls a tool that is known, with an object. `id` is the model's of the call.
+    /// Calls a known tool with an object. `id` is the model's id of the call.
     pub(crate) async fn call_function(
         &self,
         id: &str,
@@ -125,7 +125,7 @@ impl Tools<'_> {
 
     async fn call_server(&self, id: &str, mut call: ServerCall, has_app: bool) -> Called {
         let limit = self.config.tool_timeout;
-        for _ in 0..MAX_ROUNDS {
+        for _ in 0..MAX_QUESTION_ROUNDS {
             let answer = match timeout(limit, self.servers.call(call.clone())).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error)) => return Called::error(format!("The call failed: {error}")),
@@ -159,12 +159,12 @@ impl Tools<'_> {
             };
         }
         Called::error(format!(
-            "The server {} asked {MAX_ROUNDS} times, and was not done yet.",
+            "The server {} asked {MAX_QUESTION_ROUNDS} times, and was still not done.",
             call.server
         ))
     }
 
-    /// What the person answers to a server's questions. That takes as long as it takes, which is not the tool's time.
+    /// Gets the user's answers to a server's questions. The time for this does not count towards the tool's timeout.
     async fn answered(&self, person: &Person<'_>, id: &str, asked: Asked) -> Answers {
         let responses = match asked.input_requests {
             Some(requests) => {
@@ -229,7 +229,7 @@ impl Tools<'_> {
             };
         }
         let limit = self.config.tool_timeout;
-        // Lazy, so that a panic of the function that makes the future is caught too.
+        // Lazy, so that a panic while creating the future is caught too.
         let run = async { (tool.handler)(arguments).await };
         match timeout(limit, AssertUnwindSafe(run).catch_unwind()).await {
             Ok(Ok(Ok(outcome))) => {
@@ -267,32 +267,32 @@ impl Tools<'_> {
     }
 }
 
-/// Writes records, also those of what was dropped.
+/// Writes records, including those of dropped calls and runs.
 pub(crate) struct Records {
     pub(crate) ledger: Arc<dyn Ledger>,
-    /// Owns the writing of what ends with a drop.
+    /// Owns the tasks that write records after a drop.
     pub(crate) tasks: TaskTracker,
 }
 
 impl Records {
     pub(crate) async fn call_open(&self, call: NewCall) -> Result<OpenCall<'_>, String> {
-        match timeout(RECORD, self.ledger.call_open(call)).await {
+        match timeout(RECORD_TIMEOUT, self.ledger.call_open(call)).await {
             Ok(Ok(id)) => Ok(OpenCall {
                 records: self,
-                open: Some((id, CANCELLED)),
+                open: Some((id, CANCELLED_CALL)),
             }),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", RECORD.as_secs())),
+            Err(_) => Err(format!("no answer within {} s", RECORD_TIMEOUT.as_secs())),
         }
     }
 
-    /// Writes the end of a run that was dropped.
+    /// Closes the record of a dropped run.
     pub(crate) fn run_dropped(&self, run: RunId, end: RunEnd) {
         let ledger = Arc::clone(&self.ledger);
         self.later(async move {
             written(
                 "the end of a run",
-                timeout(RECORD, ledger.run_finish(run, end)).await,
+                timeout(RECORD_TIMEOUT, ledger.run_finish(run, end)).await,
             );
         });
     }
@@ -302,13 +302,13 @@ impl Records {
             Ok(runtime) => {
                 self.tasks.spawn_on(write, &runtime);
             }
-            // Without a runtime the program is at its end; what stays open is closed at the next start.
-            Err(_) => tracing::warn!("a record was not closed: the program ends"),
+            // Without a runtime, the program is exiting. Open records are closed at the next start.
+            Err(_) => tracing::warn!("a record was not closed: the program is exiting"),
         }
     }
 }
 
-/// Says in the log that a record was not written.
+/// Logs a warning if a record was not written.
 pub(crate) fn written<E: std::fmt::Display>(
     what: &str,
     result: Result<Result<(), E>, tokio::time::error::Elapsed>,
@@ -316,14 +316,17 @@ pub(crate) fn written<E: std::fmt::Display>(
     match result {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!("{what} was not recorded: {error}"),
-        Err(_) => tracing::warn!("{what} was not recorded within {} s", RECORD.as_secs()),
+        Err(_) => tracing::warn!(
+            "{what} was not recorded within {} s",
+            RECORD_TIMEOUT.as_secs()
+        ),
     }
 }
 
-/// The record of a call in flight. Dropped before it is closed, it says that the call was cancelled.
+/// The record of a call in flight. If dropped before it is closed, it is closed as cancelled.
 pub(crate) struct OpenCall<'a> {
     records: &'a Records,
-    /// What is still to be written.
+    /// The outcome still to be written.
     open: Option<(CallId, CallEnd)>,
 }
 
@@ -339,7 +342,7 @@ impl OpenCall<'_> {
             result: Some(text),
         };
         let ledger = &self.records.ledger;
-        let closing = timeout(RECORD, ledger.call_close(id.clone(), end.clone())).await;
+        let closing = timeout(RECORD_TIMEOUT, ledger.call_close(id.clone(), end.clone())).await;
         self.open = None;
         written("the end of a native tool's call", closing);
     }
@@ -352,7 +355,7 @@ impl Drop for OpenCall<'_> {
         };
         let ledger = Arc::clone(&self.records.ledger);
         self.records.later(async move {
-            let closing = timeout(RECORD, ledger.call_close(id, end)).await;
+            let closing = timeout(RECORD_TIMEOUT, ledger.call_close(id, end)).await;
             written("the end of a native tool's call", closing);
         });
     }

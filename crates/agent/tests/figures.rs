@@ -1,6 +1,6 @@
-//! What the agent itself costs, printed. Nothing here fails for being slow: machines differ.
+//! Measures and prints the agent's own overhead. Never fails for being slow, because machines differ.
 //!
-//! `cargo nextest run -p agent --test figures --no-capture`, for figures that mean something with `--release`.
+//! `cargo nextest run -p agent --test figures --no-capture`; use `--release` for meaningful figures.
 
 mod shared;
 
@@ -55,8 +55,8 @@ async fn first_tokens_and_tool_calls() {
     assert_eq!(took.len(), 200);
     show("from the model's write to the client's event", took);
 
-    // From the end of one answer over the calls to the next request is ours; the tool takes no time. Measured as the
-    // time between two events, with the tool's own time taken off.
+    // The agent's overhead: the time from the end of one answer, over the calls, to the next request. The tool takes no
+    // time. Measured between two events, minus the tool's time.
     let calls: Vec<_> = (0..100)
         .map(|n| json!({ "reply": { "blocks": [{ "tool_use": "echo", "id": format!("t{n}"), "input": { "n": n } }] } }))
         .chain([says("done")])
@@ -70,7 +70,7 @@ async fn first_tokens_and_tool_calls() {
     while let Some(event) = within("an event", stream.next()).await {
         let now = Instant::now();
         match event {
-            // The model's answer is whole.
+            // The model's answer is complete.
             ChatEvent::Usage { .. } => {
                 if let Some(ended) = ended.take() {
                     per_turn.push(now - ended);
@@ -114,7 +114,7 @@ async fn short_requests() {
     );
 }
 
-/// A model of this process that asks for a tool a hundred times, at once: what is left is the agent's own time.
+/// A model in this process that immediately requests a tool a hundred times. The remaining time is the agent's.
 struct AtOnce(std::sync::atomic::AtomicUsize);
 
 impl Model for AtOnce {

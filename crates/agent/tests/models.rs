@@ -1,4 +1,4 @@
-//! The clients of models against a scripted one that speaks the real wire formats.
+//! The model clients against a scripted model with the real wire formats.
 
 mod shared;
 
@@ -37,7 +37,7 @@ fn request(text: &str) -> ModelRequest {
     }
 }
 
-/// Everything that comes, and how it ends.
+/// All events, and the final result.
 async fn all(
     model: &impl Model,
     request: ModelRequest,
@@ -169,7 +169,7 @@ async fn every_kind_of_block_is_received_whole_however_the_stream_is_cut() {
             .collect();
         assert_eq!(thought, "first I think, then I ask");
 
-        // And it is replayed so that the provider knows its own blocks again.
+        // The replay keeps the provider's own blocks, so that the provider recognises them.
         let mut again = request("go");
         let results = ["toolu_a", "toolu_b"].map(|id| Block::ToolResult {
             tool_use_id: id.to_owned(),
@@ -199,7 +199,7 @@ fn failing(fail: &Value) -> Value {
     json!({ "fail": fail })
 }
 
-/// A turn that streams four pieces of a text and ends this way after so many events.
+/// A turn that streams a text in four pieces and fails in this way after a number of events.
 fn broken(events: usize, then: &str) -> Value {
     json!({ "reply": {
         "blocks": [{ "text": "one two three four", "deltas": 4 }],
@@ -230,7 +230,7 @@ async fn requests_that_fail_before_anything_came_are_made_again() {
         ),
         (
             failing(&no_json),
-            "502 Bad Gateway: 24 bytes that are no error of its API",
+            "502 Bad Gateway: 24 bytes that are not an error of its API",
             0,
         ),
         (failing(&json!({ "hang_up": true })), "connection: ", 0),
@@ -281,7 +281,7 @@ async fn attempts_have_an_end_and_a_wait_that_is_too_long_is_not_begun() {
     );
     assert!(events.is_empty());
 
-    // What its headers say about it counts more than the status.
+    // The header about retries takes precedence over the status.
     let never = json!({ "status": 529, "kind": "overloaded_error", "message": "Overloaded", "headers": { "x-should-retry": "false" } });
     llm.script(&turns(&[failing(&never)])).await;
     let (events, reply) = all(&anthropic(&llm), request("go")).await;
@@ -307,7 +307,7 @@ async fn what_ends_in_the_middle_is_an_error_that_says_so_and_is_not_repeated() 
         ),
         (
             "stall",
-            "the model said nothing for 0.3 s: its answer had begun",
+            "the model sent nothing for 0.3 s: its answer had begun",
         ),
     ] {
         // `message_start`, `content_block_start`, and two of four pieces.
@@ -329,7 +329,7 @@ async fn what_ends_in_the_middle_is_an_error_that_says_so_and_is_not_repeated() 
 
 #[tokio::test]
 async fn what_is_refused_is_told_without_the_key_and_not_repeated() {
-    // It answers with the key that it was given.
+    // The response repeats the key that it was given.
     let llm = Llm::with_key("another key", &turns(&[])).await;
     let (events, reply) = all(&anthropic(&llm), request("go")).await;
     let error = reply.expect_err("no reply");
@@ -359,12 +359,12 @@ async fn nobody_there_and_nobody_who_answers() {
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let mut endpoint = endpoint(&url);
     endpoint.timeouts.answer = Duration::from_millis(200);
-    // It listens, but never answers.
+    // It accepts connections, but never responds.
     let (_, reply) = all(&anthropic_at(&endpoint), request("go")).await;
     let error = reply.expect_err("no reply").to_string();
     assert_eq!(
         error,
-        "the model said nothing for 0.2 s: its answer had not begun"
+        "the model sent nothing for 0.2 s: its answer had not begun"
     );
     drop(listener);
     let (events, reply) = all(&anthropic_at(&endpoint), request("go")).await;
@@ -393,7 +393,7 @@ async fn a_stream_that_is_none_is_refused() {
             assert!(read.expect("a request") > 0);
             let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
             let _ = socket.write_all(head.as_bytes()).await;
-            // It may hang up before the end.
+            // The client may hang up before the end.
             let _ = socket.write_all(&stream).await;
             socket
         };
@@ -425,12 +425,12 @@ fn settings_that_cannot_work_are_refused_at_once() {
     check(
         &endpoint,
         options(),
-        "the value of the header x-secret cannot stand in a header",
+        "the value of the header x-secret has characters that are not allowed in a header",
     );
     let mut extra = options();
     extra.extra.insert("messages".to_owned(), json!([]));
     check(&Endpoint::new("http://127.0.0.1:1"), extra, "`messages`");
-    // https needs roots, and gets them.
+    // https needs root certificates, which are found.
     Anthropic::new(
         &Endpoint::new(agent::llm::anthropic::BASE_URL),
         key(),
@@ -506,7 +506,7 @@ async fn one_connection_serves_one_turn_after_another() {
     );
 }
 
-/// The tests of this crate are worth as much as the scripted model is strict.
+/// These tests rely on the scripted model being strict.
 #[tokio::test]
 async fn the_scripted_model_refuses_what_the_api_refuses() {
     let llm = Llm::start(&json!({ "turns": [says("taken")], "repeat_last": true })).await;
@@ -640,7 +640,7 @@ mod openai_format {
         };
         assert_eq!(reply.usage, usage);
 
-        // What was asked for and what came of it goes back in the API's own form.
+        // The calls and their results are sent back in the API's own format.
         let results = reply.calls.iter().map(|call| Block::ToolResult {
             tool_use_id: call.id.clone(),
             content: vec![agent::message::Part::text(format!("result of {}", call.id))],
@@ -698,7 +698,7 @@ mod openai_format {
             assert!(error.starts_with(why), "{then}: {error}");
             assert_eq!(texts(&events), "one two th");
         }
-        // The end without `[DONE]`, and without counts: all pieces and the reason to stop were there.
+        // The stream ends without `[DONE]` and without counts, but with all pieces and the stop reason.
         llm.script(&turns(&[broken(6, "eof")])).await;
         let (_, reply) = all(&openai(&llm), request("go")).await;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Models that do not end their turn as they should: the turn ends with an error, and nothing half is kept.
+//! Models that do not end their turn properly: the turn ends with an error, and nothing incomplete is kept.
 
 mod shared;
 
@@ -11,7 +11,7 @@ fn hello() -> Value {
     json!([{ "role": "user", "content": [{ "type": "text", "text": "hello" }] }])
 }
 
-/// A turn that goes wrong: what is told, what was streamed, and that the conversation goes on from the question.
+/// Checks a failing turn: the error, the streamed text, and that the conversation continues from the question.
 async fn check(turn: Value, why: &str, streamed: &str) {
     let mut set = set(&turns(&[turn]), TestServers::default().echo("a", "x")).await;
     let events = set.say("hello").await;
@@ -73,7 +73,7 @@ async fn cut_in_the_middle() {
 async fn silent_in_the_middle() {
     check(
         half_a_call("stall"),
-        "the model said nothing for 0.7 s: its answer had begun",
+        "the model sent nothing for 0.7 s: its answer had begun",
         "Let me",
     )
     .await;
@@ -187,7 +187,7 @@ async fn what_the_provider_will_never_take_is_taken_back() {
         "the model's provider refused the request (400 invalid_request_error): prompt is too long";
     assert_eq!(message, why);
     assert_eq!(set.messages(), before);
-    // What was done is not taken back, only what came of it.
+    // The calls stay in the conversation; only their results are removed.
     set.trouble("use the tool").await;
     let left_out = json!({ "tool_results": [{ "id": "t1", "equals": format!("The result was left out: {why}") }] });
     set.llm
@@ -195,7 +195,7 @@ async fn what_the_provider_will_never_take_is_taken_back() {
         .await;
     assert_eq!(set.told("well?").await, "I see.");
 
-    // A wrong key has nothing to do with what was said.
+    // A wrong key has nothing to do with the content.
     let forbidden =
         json!({ "fail": { "status": 403, "kind": "permission_error", "message": "no" } });
     set.llm

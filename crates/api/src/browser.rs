@@ -1,13 +1,13 @@
-//! Signing browsers in.
+//! Browser sign-in links.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A link that signs one browser in, once.
+/// A single-use link that signs a browser in.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct BrowserLink {
-    /// The part behind `#` is a secret.
+    /// The part after `#` is a secret.
     pub url: String,
-    /// Seconds from now.
+    /// Lifetime of the link, in seconds.
     pub expires_in: u64,
 }

@@ -1,4 +1,4 @@
-//! Records of calls: who called what, and what became of it.
+//! Tool call records: the caller, the call and its result.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,15 +9,15 @@ use crate::{Time, schema};
 pub struct Calls {
     /// Newest first.
     pub calls: Vec<Call>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Call {
     pub id: String,
-    /// The run of an agent that it belongs to.
+    /// The agent run that made the call.
     pub run: Option<String>,
     pub project: Option<String>,
     pub caller: String,
@@ -35,7 +35,7 @@ pub struct Call {
     pub duration_us: Option<i64>,
 }
 
-/// A call with its bodies, where the settings have them kept.
+/// A call with its arguments and result, if the gateway is configured to keep them.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct WholeCall {
     #[serde(flatten)]
@@ -46,53 +46,53 @@ pub struct WholeCall {
     pub result: Option<String>,
     #[serde(flatten)]
     pub steps: CallSteps,
-    /// The call that was made again.
+    /// The call that this one repeats.
     #[serde(default)]
     pub replay_of: Option<String>,
-    /// Calls that were made again from this one, newest first, a hundred at most.
+    /// Calls that repeat this one, newest first. At most 100.
     #[serde(default)]
     pub replays: Vec<String>,
 }
 
-/// How far a call got: microseconds since it began; none where it did not get there, or nobody knows.
+/// The progress of a call, in microseconds since it began. A step that was not reached, or is not known, is `null`.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct CallSteps {
-    /// Its turn came, and its intent was written.
+    /// The call left the queue and its record was written.
     pub turn_us: Option<i64>,
-    /// Its server had the request.
+    /// The request was sent to the server.
     pub sent_us: Option<i64>,
-    /// The server had answered.
+    /// The server responded.
     pub answered_us: Option<i64>,
-    /// How often the server asked the caller something.
+    /// Number of times the server asked the caller for input.
     pub questions: Option<i64>,
 }
 
-/// How many calls there were, and how long they took.
+/// The number of calls and their duration.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct CallFigures {
     pub calls: u64,
-    /// Those that failed, or of which nobody knows how they ended.
+    /// Calls that failed or whose outcome is unknown.
     pub errors: u64,
-    /// Half of the calls took less, to 15 %.
+    /// Median duration in microseconds, accurate to 15 %.
     pub p50_us: Option<u64>,
-    /// All but a twentieth took less, to 15 %.
+    /// 95th percentile of the duration in microseconds, accurate to 15 %.
     pub p95_us: Option<u64>,
 }
 
-/// Figures of calls over time.
+/// Call statistics over time.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallStatistics {
-    /// Of all buckets together.
+    /// Totals over all buckets.
     #[serde(flatten)]
     pub all: CallFigures,
     pub bucket_seconds: u64,
-    /// Oldest first, without a gap.
+    /// Oldest first, without gaps.
     pub buckets: Vec<CallBucket>,
-    /// Those with most calls first.
+    /// Busiest servers first.
     pub servers: Vec<CallsOfServer>,
 }
 
-/// The calls that began in a span of time.
+/// The calls that began within one bucket of time.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallBucket {
     #[schema(value_type = String, format = DateTime)]

@@ -1,4 +1,4 @@
-//! Definitions of tools that changed.
+//! Changed tool definitions.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +7,31 @@ use utoipa::ToSchema;
 
 use crate::Time;
 
-/// The changed definitions of a server's tools that are approved.
+/// Changed tool definitions of a server to approve.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approvals {
-    /// By the server's own names of its tools, the digests of their new definitions, as they were shown. All of them
-    /// are agreed to, or none.
+    /// The digest of each new definition, as shown, by the server's native tool name. Either all of them are approved
+    /// or none.
     pub tools: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Changes {
     pub changes: Vec<Change>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A definition that took the place of another.
+/// A tool definition that replaced an earlier one.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Change {
     pub id: String,
-    /// As the server calls it.
+    /// The server's native name of the tool.
     pub tool: String,
-    /// `approved` by somebody, or `configuration`: that of the server was changed.
+    /// `approved`: a person approved the new definition. `configuration`: the server's configuration was changed.
     pub cause: String,
-    /// From the definition before to the one after.
+    /// A diff from the old definition to the new one.
     pub diff: String,
     #[schema(value_type = String, format = DateTime)]
     pub at: Time,

@@ -1,4 +1,4 @@
-//! Chats with an agent, and the conversations that are kept of them.
+//! Chats with an agent, and stored conversations.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,33 +6,34 @@ use utoipa::ToSchema;
 
 use crate::{Time, schema};
 
-/// Something that is said to an agent.
+/// A message to an agent.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatRequest {
-    /// The conversation that goes on; a new one without it.
+    /// The conversation to continue. If it is missing, a new one begins.
     #[serde(default)]
     pub conversation: Option<String>,
     #[schema(min_length = 1)]
     pub message: String,
-    /// Whether somebody answers what servers ask in the course of their calls: the event `questions` tells it. Without
-    /// it nothing may be asked.
+    /// `true` if the caller can answer when a server asks for input during a tool call. Such requests arrive as the
+    /// event `questions`. If `false`, servers cannot ask.
     #[serde(default)]
     pub can_answer: bool,
 }
 
-/// Answers to what a server asks in the course of a call of the agent's.
+/// Answers to a server that asked for input during a tool call of the agent.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatAnswers {
-    /// The call's id, of the event `questions`.
+    /// The call id in the event `questions`.
     pub call: String,
-    /// By the keys of the questions: `{"action": "accept", "content": {…}}`, `decline` or `cancel` (`ElicitResult`).
+    /// Answers by question key, each an `ElicitResult`: `{"action": "accept", "content": {…}}`, or with the action
+    /// `decline` or `cancel`.
     #[schema(value_type = Object)]
     pub answers: Map<String, Value>,
 }
 
-/// A conversation, as lists have it.
+/// A conversation in a list.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConversationInfo {
     pub id: String,
@@ -48,19 +49,20 @@ pub struct ConversationInfo {
 pub struct Conversations {
     /// Newest first.
     pub conversations: Vec<ConversationInfo>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A conversation with all that was said.
+/// A conversation with its messages.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct WholeConversation {
     #[serde(flatten)]
     pub info: ConversationInfo,
-    /// What was said, in turns: `role`, and `content` in blocks.
+    /// The messages in order. Each has a `role`, and `content` in blocks.
     #[schema(schema_with = schema::any)]
     pub messages: Value,
-    /// Whole results of tools with an App, by the ids of their calls: of the last few, to draw the Apps again.
+    /// Full results of the most recent calls to tools with an App, by call id. The console needs them to draw the Apps
+    /// again.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub results: Map<String, Value>,

@@ -1,4 +1,4 @@
-//! Clients of the machine that the gateway runs on.
+//! MCP clients installed on the gateway's machine.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,75 +10,75 @@ pub struct Clients {
     pub clients: Vec<Client>,
 }
 
-/// A client that is installed for the gateway's user.
+/// An MCP client installed for the user that runs the gateway.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Client {
-    /// As `connect` takes it.
+    /// The name that `toolwharf connect` takes.
     pub name: String,
-    /// As its makers write it.
+    /// The product name, as its vendor writes it.
     pub title: String,
-    /// The file with its servers.
+    /// The file that lists the client's servers.
     pub file: String,
-    /// `connected`, `not_connected`, `removed` (somebody took the entry out of the file), `by_hand` (an entry `toolwharf` that was not
-    /// made here) or `unusable`.
+    /// `connected`, `not_connected`, `removed` (the entry was deleted from the file), `by_hand` (an entry named
+    /// `toolwharf` that the gateway did not write) or `unusable`.
     #[schema(schema_with = schema::client_state)]
     pub state: String,
-    /// Why it is unusable, with the place and the way out.
+    /// Why the client is unusable, where the fault is, and how to fix it.
     pub problem: Option<String>,
-    /// The project that it is connected to; none: it sees everything.
+    /// The project that the client is connected to. `null` if it sees all servers.
     pub project: Option<String>,
-    /// Its other servers, which can be moved.
+    /// The client's other servers, which can be moved to Toolwharf.
     pub servers: Vec<String>,
-    /// The change that connecting it would make to the file, as a unified diff without secrets; none if nothing would change.
+    /// The change to the file if the client were connected, as a unified diff without secrets. `null` if nothing would
+    /// change.
     pub diff: Option<String>,
 }
 
-/// How a client is to be connected.
+/// How to connect a client.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectRequest {
-    /// The project whose servers it sees; by default it sees everything.
+    /// The project whose servers the client sees. If it is missing, the client sees all servers.
     #[serde(default)]
     pub project: Option<String>,
-    /// Writes the gateway's address and a key into the file, and not a command.
+    /// Write the gateway's URL and a key to the file instead of a command.
     #[serde(default)]
     pub http: bool,
-    /// Moves the client's own servers into Toolwharf.
+    /// Move the client's own servers to Toolwharf.
     #[serde(default, rename = "move")]
     pub take: bool,
-    /// Only shows what would change.
+    /// Show the changes without making them.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// The steps of connecting a client, done or planned.
+/// The result of connecting a client, or the planned changes of a dry run.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Connected {
     pub name: String,
-    /// The file that was changed.
     pub file: String,
-    /// The change, as a unified diff without secrets; empty if it was connected in this way already.
+    /// The change to the file, as a unified diff without secrets. Empty if the client was already connected in this
+    /// way.
     pub diff: String,
-    /// The client's servers that are in Toolwharf now, and no longer in the file.
+    /// Servers that were moved from the client's file to Toolwharf.
     pub moved: Vec<String>,
-    /// Its servers that were to be moved, and stay.
+    /// Servers that could not be moved.
     pub staying: Vec<Unusable>,
-    /// Doubts about an entry or a file that do not stop it.
+    /// Doubts about an entry or a file. They do not stop the change.
     pub warnings: Vec<String>,
 }
 
-/// The steps of disconnecting a client, done or planned.
+/// The result of disconnecting a client, or the planned changes of a dry run.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Disconnected {
     pub name: String,
-    /// The file that was changed.
     pub file: String,
-    /// `whole`: the file is as it was before, to the byte; `entry`: it was changed meanwhile, so only the entry was taken out; `nothing`:
-    /// there was nothing to give back.
+    /// `whole`: the file was restored byte for byte. `entry`: the file had been edited since, so only the entry was
+    /// removed. `nothing`: there was nothing to restore.
     #[schema(schema_with = schema::restored)]
     pub restored: String,
-    /// Servers that are in the client's file again.
+    /// Servers that were moved back to the client's file.
     pub put_back: Vec<String>,
-    /// Servers that are no longer in Toolwharf.
+    /// Servers that were removed from Toolwharf.
     pub removed: Vec<String>,
 }

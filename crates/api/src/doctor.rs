@@ -1,9 +1,9 @@
-//! Findings of `toolwharf doctor` about an installation.
+//! Results of `toolwharf doctor`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// All that was looked at.
+/// The results of all checks.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Report {
     pub healthy: bool,
@@ -12,12 +12,12 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     pub level: Level,
     pub what: String,
-    /// A way to mend it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Keys.
+//! API keys.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,19 +8,19 @@ use crate::{Time, schema};
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Keys {
     pub keys: Vec<Key>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Key {
     pub id: String,
-    /// None: for all projects.
+    /// `null`: the key is valid for all projects.
     pub project: Option<String>,
     pub name: String,
     #[schema(schema_with = schema::role)]
     pub role: String,
-    /// Its last characters.
+    /// The last characters of the key.
     pub hint: String,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Time,
@@ -32,11 +32,11 @@ pub struct Key {
     pub revoked_at: Option<Time>,
 }
 
-/// A key that was made just now.
+/// A newly created key.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct MadeKey {
     #[serde(flatten)]
     pub key: Key,
-    /// The key itself. It is told this once.
+    /// The key itself. It is shown only once.
     pub token: String,
 }

@@ -1,6 +1,6 @@
-//! What the REST API takes and answers, as types: for the gateway that serves it, and for the command line that asks it.
+//! The request and response types of the REST API, shared by the gateway and the command line.
 //!
-//! Deliberately absent: how an answer comes about, and HTTP.
+//! Deliberately absent: HTTP, and the code that fills the types.
 
 mod browser;
 mod call;

@@ -12,58 +12,58 @@ pub struct LoginRequest {
     pub way: LoginWay,
 }
 
-/// How somebody signs in.
+/// The ways to sign in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LoginWay {
-    /// By a link that a browser opens.
+    /// Open a link of the gateway in a browser.
     #[default]
     Browser,
-    /// By a URL that a browser opens anywhere; the redirect is brought by hand.
+    /// Open the issuer's URL in any browser and pass the redirect to the gateway by hand.
     Paste,
-    /// By a code that is typed elsewhere.
+    /// Enter a code on the issuer's page.
     Device,
 }
 
-/// What somebody who signs in has to do now.
+/// The next step for the person who signs in.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LoginBegun {
-    /// A page of the gateway to open in a browser. It is good once.
+    /// A single-use page of the gateway to open in a browser.
     pub link: Option<String>,
-    /// The issuer's page to open in a browser, whose redirect is brought to `finish`.
+    /// The issuer's page to open in a browser. Pass the redirect that follows to `finish`.
     pub authorize_url: Option<String>,
-    /// A code to type at `verification_uri`.
+    /// A code to enter at `verification_uri`.
     pub user_code: Option<String>,
     pub verification_uri: Option<String>,
-    /// Seconds that this is good for.
+    /// Seconds until the sign-in expires.
     pub expires_in: u64,
 }
 
-/// Where the issuer sent a browser after a sign-in.
+/// The redirect of the issuer after a sign-in.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoginRedirect {
-    /// The whole URL, as it stands in the browser's address bar.
+    /// The whole URL from the browser's address bar.
     pub redirect: String,
 }
 
-/// A sign-in to a server, as far as it may be shown.
+/// A sign-in to a server, without its tokens.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Login {
     pub server: String,
-    /// The project whose own server it is.
+    /// The project that owns the server.
     pub project: Option<String>,
-    /// `shared`: one for all callers; `user`: each caller's own.
+    /// `shared`: one sign-in for all callers. `user`: one for each caller.
     pub mode: String,
-    /// `signed_in`, `needs_login`, or `absent` where nobody has signed in yet.
+    /// `signed_in`, `needs_login`, or `absent` before the first sign-in.
     pub state: String,
-    /// Why somebody has to sign in again.
+    /// Why a new sign-in is needed.
     pub reason: Option<String>,
     pub issuer: Option<String>,
-    /// What the issuer granted, as far as it said so.
+    /// The granted scopes, as far as the issuer reported them.
     #[serde(default)]
     pub scopes: Vec<String>,
-    /// The end of the access token. It is renewed before.
+    /// When the access token expires. It is renewed before that.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Time>,
     #[schema(value_type = Option<String>, format = DateTime)]

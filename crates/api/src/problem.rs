@@ -14,13 +14,13 @@ pub struct Problem {
     #[serde(default)]
     pub title: String,
     pub status: u16,
-    /// The fault, and the way out.
+    /// The fault, and how to fix it.
     #[serde(default)]
     pub detail: String,
-    /// Each thing that is wrong in the body, where it is more than one or has a place.
+    /// The errors in the request body, if there are several or if they have a location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Wrong>,
-    /// The error of an MCP server, as it said it.
+    /// The error of the MCP server, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Box<McpError>>,
 }

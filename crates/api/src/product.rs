@@ -1,4 +1,4 @@
-//! Products of projects.
+//! Products, which bring servers to a project.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,19 +9,19 @@ use crate::{Time, schema};
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Products {
     pub products: Vec<Product>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A product that is installed.
+/// An installed product.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Product {
     pub name: String,
     pub version: String,
     pub description: String,
-    /// The servers that it brought.
+    /// The product's servers.
     pub servers: Vec<String>,
-    /// Tools of theirs that are kept back: their definitions changed, or cannot be remembered.
+    /// The number of their tools that are kept back because the definitions changed or cannot be stored.
     #[serde(default)]
     pub kept_back: usize,
     #[schema(value_type = String, format = DateTime)]
@@ -35,16 +35,16 @@ pub struct Product {
 pub struct WholeProduct {
     #[serde(flatten)]
     pub product: Product,
-    /// As it was given; only for those who may change servers.
+    /// The manifest as it was sent. Only for callers that may change servers.
     #[schema(schema_with = schema::optional_object)]
     pub manifest: Option<Value>,
 }
 
-/// What an installation did.
+/// The result of an installation.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstalledProduct {
     #[serde(flatten)]
     pub product: Product,
-    /// Servers that the version before brought and this one does not.
+    /// Servers that the previous version had and this one does not.
     pub removed: Vec<String>,
 }

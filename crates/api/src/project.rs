@@ -1,5 +1,3 @@
-//! Projects.
-
 use model::{NamingPolicy, StartPolicy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,7 +7,7 @@ use crate::{Time, schema};
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Projects {
     pub projects: Vec<Project>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
@@ -20,10 +18,10 @@ pub struct Project {
     pub name: String,
     pub description: String,
     pub enabled: bool,
-    /// None: as the configuration says.
+    /// `null`: the gateway's setting applies.
     #[schema(schema_with = schema::naming)]
     pub naming: Option<NamingPolicy>,
-    /// How the servers of the configuration file are started at the first chat. None: as the configuration says.
+    /// How the servers of the configuration file are started for the first chat. `null`: the gateway's setting applies.
     #[schema(schema_with = schema::start)]
     pub start: Option<StartPolicy>,
     #[schema(value_type = String, format = DateTime)]
@@ -36,16 +34,16 @@ pub struct Project {
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProjectConfig {
-    /// Without it, the id.
+    /// The default is the id.
     #[schema(schema_with = schema::optional_name)]
     pub name: Option<String>,
     #[schema(max_length = 4000)]
     pub description: String,
-    /// Without it, `true`.
+    /// The default is `true`.
     pub enabled: Option<bool>,
     #[schema(schema_with = schema::naming)]
     pub naming: Option<NamingPolicy>,
-    /// `parallel` lets chats go on without servers of the configuration file that do not start.
+    /// With `parallel`, chats continue without the servers of the configuration file that fail to start.
     #[schema(schema_with = schema::start)]
     pub start: Option<StartPolicy>,
 }

@@ -1,4 +1,4 @@
-//! Servers that registries list, and how one is installed.
+//! Registry entries and their installation.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::{Enforced, Server, Wrong, schema};
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RegistryServers {
     pub servers: Vec<RegistryEntry>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
-    /// Registries that did not answer, and entries that cannot be used.
+    /// Registries that did not respond, and entries that cannot be used.
     #[serde(default)]
     pub notices: Vec<String>,
 }
@@ -25,98 +25,99 @@ pub struct RegistryEntry {
     pub title: Option<String>,
     pub description: String,
     pub version: String,
-    /// The name of the registry, or its URL.
+    /// The registry's name or URL.
     pub registry: String,
-    /// Where it runs: some of `npm`, `pypi`, `oci`, `mcpb`, `nuget` (here) and `remote` (elsewhere).
+    /// The places where the server can run: `npm`, `pypi`, `oci`, `mcpb` and `nuget` on this host, `remote` elsewhere.
     pub runs: Vec<String>,
 }
 
-/// A server that a registry lists, and what it takes to install it.
+/// A server that a registry lists, with its installation options.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct RegistryServer {
     #[serde(flatten)]
     pub entry: RegistryEntry,
     pub website: Option<String>,
     pub repository: Option<String>,
-    /// Of the entry as it is shown here. An installation that names it installs nothing else.
+    /// A digest of the entry as shown. If an installation request includes it, no other version of the entry is
+    /// installed.
     pub digest: String,
-    /// The ways in which it can be installed, the preferred one first.
+    /// The installation options, the preferred one first.
     pub options: Vec<InstallOption>,
 }
 
-/// One way in which a server can be installed.
+/// One way to install a server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstallOption {
-    /// Names it among the others.
+    /// The option's id, unique within the entry.
     pub id: String,
     /// `npm`, `pypi`, `oci`, `mcpb`, `nuget` or `remote`.
     pub kind: String,
-    /// The package, the image or the URL.
+    /// The package, image or URL.
     pub target: String,
-    /// The version that is installed; none: the newest one, which is pinned then.
+    /// The version to install. `null`: the newest one, which is then pinned.
     pub version: Option<String>,
-    /// Why it cannot be installed in this way, each with its place in the registry's entry.
+    /// Why this option cannot be used, with locations in the registry's entry.
     pub refused: Vec<Wrong>,
-    /// The values that it needs, as a JSON Schema of `values`. Secrets have the format `password`, paths of the host `path`.
+    /// The input values, as a JSON Schema for `values`. Secrets have the format `password`, paths of the host `path`.
     #[schema(value_type = Object)]
     pub inputs: Value,
-    /// Whether it runs in a sandbox on this host.
+    /// `true` if the server runs in a sandbox on this host.
     pub sandbox: bool,
-    /// The hosts that its sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`, the hosts that the entry permits.
+    /// The hosts that the sandbox can reach: `none`, `open`, or `{"allow": [HOST, …]}`, an allow-list from the entry.
     #[schema(schema_with = schema::any)]
     pub network: Value,
-    /// Paths in its sandbox whose files are kept.
+    /// Paths in the sandbox with persistent files.
     pub volumes: Vec<String>,
     pub notices: Vec<String>,
 }
 
-/// A server to install, with its values.
+/// A server to install, with its input values.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstallRequest {
-    /// The `id` of one of the options; without it the first one that can be installed.
+    /// The `id` of an option. The default is the first option that can be installed.
     pub option: Option<String>,
-    /// The `digest` of the entry that was shown.
+    /// The `digest` of the entry as shown.
     pub digest: Option<String>,
-    /// The server's name here.
+    /// The name for the server in Toolwharf.
     pub name: Option<String>,
-    /// As `inputs` of the option describes them.
+    /// The input values that `inputs` of the option describes.
     #[schema(value_type = Object)]
     pub values: BTreeMap<String, Value>,
-    /// Names of those inputs whose paths the server may write to. Other paths are mounted read-only.
+    /// Names of the inputs whose paths the server may write to. Other paths are mounted read-only.
     pub writable: Vec<String>,
 }
 
-/// A server that was installed and tried, and is not enabled yet.
+/// A server that was installed and tried, but not yet enabled.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Installed {
     pub server: Server,
-    /// The tools that it listed in the trial.
+    /// The tools that the server listed in the trial.
     pub tools: Vec<TriedTool>,
-    /// Why its tools could not be listed yet: somebody has to sign in to it first.
+    /// Why the tools could not be listed: the server needs a sign-in first.
     pub unseen: Option<String>,
-    /// The provider of the sandbox that it was tried in.
+    /// The sandbox provider of the trial.
     pub provider: Option<String>,
-    /// Limits that the sandbox enforces, and those that it cannot.
+    /// The limits of the sandbox, and whether they are enforced.
     pub enforced: Vec<Enforced>,
-    /// The hosts that its sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`.
+    /// The hosts that the sandbox can reach: `none`, `open`, or `{"allow": [HOST, …]}`.
     #[schema(schema_with = schema::any)]
     pub network: Value,
     pub volumes: Vec<String>,
-    /// Folders and files of the host that it sees, as `HOST:PATH:ro` or `HOST:PATH:rw`.
+    /// Files and folders of the host in the sandbox, as `HOST:PATH:ro` or `HOST:PATH:rw`.
     pub mounts: Vec<String>,
-    /// Names of the project's secrets that were set.
+    /// Names of the project secrets that were set.
     pub secrets: Vec<String>,
     pub notices: Vec<String>,
 }
 
-/// A tool as the trial listed it.
+/// A tool, as listed in the trial.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct TriedTool {
     pub name: String,
     pub title: Option<String>,
     pub description: String,
-    /// The server's own hints about it: `readOnlyHint`, `destructiveHint` and the like.
+    /// The server's hints about the tool, such as `readOnlyHint` and `destructiveHint`.
     #[schema(schema_with = schema::optional_object)]
     pub annotations: Option<Value>,
     #[schema(schema_with = schema::any)]

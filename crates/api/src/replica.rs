@@ -1,4 +1,4 @@
-//! Replicas: several gateways on one Postgres.
+//! Replicas: several gateways on one Postgres database.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,38 +7,38 @@ use crate::Time;
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Replicas {
-    /// The oldest first; none if the database is a file.
+    /// Oldest first. Empty with SQLite.
     pub replicas: Vec<Replica>,
 }
 
-/// One gateway of several on the same database. Times are the database's.
+/// One of several gateways on the same database. Times are those of the database clock.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Replica {
     pub id: String,
-    /// The name of its host.
+    /// The host name.
     pub name: String,
     pub version: String,
-    /// Where the other replicas reach it.
+    /// The address at which the other replicas reach this one.
     pub address: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Time,
-    /// When the database last heard of it.
+    /// The time of its last heartbeat.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Time,
-    /// When it is lost, if the database hears nothing of it before.
+    /// When the replica counts as lost unless another heartbeat arrives.
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Time,
-    /// Whether it is the one that answers.
+    /// `true` if this replica sent the response.
     pub is_self: bool,
-    /// What only one replica may do, and this one does.
+    /// The leases that the replica holds, each for work that only one replica may do.
     pub leases: Vec<Lease>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Lease {
-    /// `server:` and the id of a registered server, or `sweep`.
+    /// `server:` followed by the id of a registered server, or `sweep`.
     pub name: String,
-    /// Higher than that of every lease that was taken before.
+    /// The fencing token. Higher than that of every earlier lease.
     pub fence: i64,
     #[schema(value_type = String, format = DateTime)]
     pub since: Time,

@@ -1,4 +1,4 @@
-//! Requests to servers by their own names.
+//! Direct requests to one server.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::schema;
 
-/// What the server answered.
+/// The server's response.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallResult {
     #[schema(schema_with = schema::any)]

@@ -1,4 +1,4 @@
-//! Turns of agents: what each took and how it ended.
+//! Agent runs: their cost and outcome.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,28 +9,28 @@ use crate::{Call, Time, schema};
 pub struct Runs {
     /// Newest first.
     pub runs: Vec<Run>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A turn of an agent.
+/// One turn of an agent.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     pub id: String,
     pub project: Option<String>,
-    /// The conversation that it is of, which may have been removed.
+    /// The id of the conversation, which may have been deleted.
     pub conversation: Option<String>,
     pub agent: String,
     pub model: String,
     #[schema(schema_with = schema::run_status)]
     pub status: String,
-    /// Why it did not end as it should.
+    /// Why the run did not complete.
     pub error: Option<String>,
-    /// Requests to the model.
+    /// The number of model requests.
     pub turns: i32,
     pub input_tokens: i64,
     pub output_tokens: i64,
-    /// In millionths of the currency that prices are configured in.
+    /// Cost in millionths of the currency in which the prices are configured.
     pub cost_micros: i64,
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Time,
@@ -38,11 +38,11 @@ pub struct Run {
     pub finished_at: Option<Time>,
 }
 
-/// A run with its calls.
+/// A run with its tool calls.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct WholeRun {
     #[serde(flatten)]
     pub run: Run,
-    /// The calls of tools, in order: the first 1000. `GET …/calls?run=` lists all.
+    /// The first 1000 tool calls, in order. `GET …/calls?run=` lists all of them.
     pub calls: Vec<Call>,
 }

@@ -1,13 +1,13 @@
-//! Schemas that types do not say by themselves.
+//! Schemas that cannot be derived from the types.
 
 use model::NamingPolicy;
 use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, schema::Schema};
 
-/// How a run can be.
+/// The possible states of a run.
 pub const RUN_STATUSES: [&str; 5] = ["running", "done", "failed", "cancelled", "interrupted"];
 
-/// A schema as it is written.
+/// Parses a schema written as JSON.
 fn written(schema: Value) -> RefOr<Schema> {
     serde_json::from_value(schema).expect("a schema of this file is one")
 }
@@ -23,13 +23,13 @@ pub(crate) fn project_id() -> RefOr<Schema> {
     written(project_id_value())
 }
 
-/// The id of a project.
+/// The schema of a project id.
 #[must_use]
 pub fn project_id_value() -> Value {
     json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})
 }
 
-/// What somebody calls something.
+/// The schema of a display name.
 #[must_use]
 pub fn name() -> RefOr<Schema> {
     written(json!({"type": "string", "minLength": 1, "maxLength": 200}))
@@ -49,7 +49,7 @@ pub(crate) fn call_status() -> RefOr<Schema> {
     written(call_status_value())
 }
 
-/// What became of a call.
+/// The schema of a call's status.
 #[must_use]
 pub fn call_status_value() -> Value {
     let words = [
@@ -91,13 +91,13 @@ pub(crate) fn role() -> RefOr<Schema> {
     written(json!({"type": "string", "enum": ["read", "call", "manage", "admin"]}))
 }
 
-/// The role of a project's key.
+/// The schema of a project key's role.
 #[must_use]
 pub fn project_role() -> RefOr<Schema> {
     written(json!({"type": "string", "enum": ["read", "call", "manage"]}))
 }
 
-/// An object that a caller gave, as it was given.
+/// The schema of an object that is returned as the caller sent it.
 pub(crate) fn optional_object() -> RefOr<Schema> {
     written(json!({"type": ["object", "null"], "additionalProperties": true}))
 }

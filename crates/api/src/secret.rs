@@ -1,4 +1,4 @@
-//! Secrets, which go in and never come out.
+//! Secrets. Their values are write-only.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,15 +8,15 @@ use crate::Time;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Secrets {
     pub secrets: Vec<Secret>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// That a secret is there.
+/// A secret, without its value.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Secret {
     pub name: String,
-    /// One more each time it is set.
+    /// Increases by one each time the secret is set.
     pub version: i32,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Time,
@@ -31,7 +31,7 @@ pub struct SecretValue {
     pub value: String,
 }
 
-/// Which master key seals now.
+/// The master key that encrypts new values.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct MasterKey {
     pub key_id: String,

@@ -1,4 +1,4 @@
-//! Servers: what each is declared to be, and how it is.
+//! Servers: their declaration and their state.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,27 +9,28 @@ use crate::{Time, schema};
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Servers {
     pub servers: Vec<Server>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// A server, wherever it is declared.
+/// A server, from any place of declaration.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Server {
-    /// Of a server of the configuration file its name; of others an id that is never given again.
+    /// The name of a server of the configuration file. For other servers, an id that is never reused.
     pub id: String,
     pub name: String,
     /// The project that owns it.
     pub project: Option<String>,
-    /// Where it is declared: `file` (the configuration file), `project`, or `registered` (`POST /api/v1/mcp/servers`).
+    /// The place of declaration: `file` (the configuration file), `project`, or `registered`
+    /// (`POST /api/v1/mcp/servers`).
     pub declared: String,
-    /// The file that was changed, in the answer to a change.
+    /// The file that was changed. Only in the response to a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The product that brought it.
+    /// The product that brought the server.
     pub product: Option<String>,
-    /// `project`: a key of the project declared it, so that its URL may only lead to the public internet.
+    /// `project`: a project key declared the server, so its URL may only lead to the public internet.
     pub registered_by: Option<String>,
     pub description: String,
     pub container_type: Option<String>,
@@ -42,108 +43,111 @@ pub struct Server {
     pub image: Option<String>,
     /// The command without its arguments.
     pub command: Option<String>,
-    /// How many there are: they may hold secrets.
+    /// The number of arguments. The arguments are not shown because they may contain secrets.
     pub arguments: usize,
-    /// Only the names: values may be secrets.
+    /// Only the names. Values may be secrets.
     pub environment: Vec<String>,
-    /// Only the names: values may be secrets.
+    /// Only the names. Values may be secrets.
     pub headers: Vec<String>,
-    /// It is launched, and spoken to over its standard streams.
+    /// `true` if the gateway launches the server and talks to it over standard input and output.
     pub stdio_bridge: bool,
-    /// The entry as it was given, `${VAR}` unfilled and with `•••` in the place of secrets. Only for keys that may change it, and
-    /// none of the configuration file's.
+    /// The entry as it was sent, with `${VAR}` not expanded and `•••` in place of secrets. Only for keys that may
+    /// change the server, and not for servers of the configuration file.
     #[schema(schema_with = schema::optional_object)]
     pub config: Option<Value>,
-    /// `always`, `on-failure`, `unless-stopped` or `no`; `null`: as is usual for its kind.
+    /// `always`, `on-failure`, `unless-stopped` or `no`. `null`: the default for this kind of server.
     pub restart_policy: Option<String>,
     pub max_concurrency: u32,
     pub call_timeout_ms: u64,
     pub start_timeout_ms: u64,
-    /// `shared`: clients share a connection; `session`: each client session has its own.
+    /// `shared`: clients share a connection. `session`: each client session has its own.
     pub sharing: String,
-    /// The projects that see it; empty: all.
+    /// The projects that see the server. Empty: all projects.
     pub projects: Vec<String>,
     pub disabled_tools: Vec<String>,
 
-    /// The provider of its sandbox: of the instance that runs or ran last; before the first start, the one that it asks
-    /// for, or `any`. `null`: nothing confines it.
+    /// The sandbox provider: that of the running or most recent instance, or before the first start the requested one
+    /// or `any`. `null`: the server has no sandbox.
     pub sandbox: Option<String>,
     pub resource_limits: Option<Limits>,
     pub volumes: Vec<String>,
     pub ports: Vec<Port>,
-    /// What a sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`.
+    /// The hosts that the sandbox can reach: `none`, `open`, or `{"allow": [HOST, …]}`.
     #[schema(schema_with = schema::any)]
     pub network: Value,
 
-    /// `running`, `starting`, `idle`, `backoff` (tried again by itself), `unavailable` (left alone after failures), `blocked` (waiting alone does not help), `unresponsive`, `restarting`, `stopping`, `stopped`, `failed`, `unknown`, `disabled`, `unusable`; `not running` where no gateway does.
+    /// `running`, `starting`, `idle`, `backoff` (will be retried automatically), `unavailable` (circuit breaker open after
+    /// repeated failures), `blocked` (waiting does not help), `unresponsive`, `restarting`, `stopping`, `stopped`,
+    /// `failed`, `unknown`, `disabled` or `unusable`. `not running` without a running gateway.
     pub status: String,
-    /// Why it is not up.
+    /// Why the server is not available.
     pub reason: Option<String>,
-    /// Until the next attempt, if one is due.
+    /// Milliseconds until the next attempt, if one is due.
     pub next_attempt_ms: Option<u64>,
     pub pid: Option<u32>,
     pub uptime_seconds: Option<u64>,
-    /// How often it was started since the gateway started.
+    /// Number of starts since the gateway started.
     pub starts: u64,
-    /// How often it was started by itself since it was last started by hand or by the gateway.
+    /// Number of automatic restarts since a user or the gateway last started the server.
     pub restart_count: u64,
     pub last_crash: Option<Crash>,
     /// Health warnings since the gateway started.
     pub warnings: u64,
-    /// The provider of the instance that runs, or ran last.
+    /// The provider of the running or most recent instance.
     pub provider: Option<String>,
-    /// Why it is this provider.
+    /// Why this provider was chosen.
     pub provider_reason: Option<String>,
-    /// What of its sandbox holds, and what does not.
+    /// The guarantees of the sandbox, and whether each is enforced.
     pub enforced: Vec<Enforced>,
-    /// Every file that its sandbox shows it, as folders with exceptions. Absent in lists and events, and where the provider cannot
-    /// list them.
+    /// All files that the sandbox makes visible, as folders with exceptions. Absent in lists and events, and if the
+    /// provider cannot list them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<VisibleFile>,
-    /// Paths of the host that its entry mentions and that its sandbox does not show. `"sandbox": {"show": […]}` shows them.
+    /// Paths of the host that the entry mentions but the sandbox does not make visible. `"sandbox": {"show": […]}`
+    /// makes them visible.
     pub files_missing: Vec<String>,
     pub usage: Option<Usage>,
-    /// `legacy` or `modern`, once it is known.
+    /// `legacy` or `modern`, once known.
     pub era: Option<String>,
     pub protocol_version: Option<String>,
-    /// Only calls of one client session are in flight at a time: it asks clients things in mid-call.
+    /// `true` if calls of only one client session run at a time. The server asks clients for input during calls.
     pub one_session_at_a_time: bool,
     pub in_flight: usize,
     pub waiting: usize,
     pub calls: u64,
     pub errors: u64,
-    /// Of all calls, those that ended in an error; 0 to 1.
+    /// The fraction of calls that ended in an error, from 0 to 1.
     pub error_rate: f64,
-    /// Tools that it offers, disabled ones included.
+    /// The number of tools, including disabled ones.
     pub tools: usize,
-    /// Tools that are kept back: their definitions changed, or cannot be remembered.
+    /// The number of tools that are kept back because their definitions changed or cannot be stored.
     pub kept_back: usize,
 
     #[schema(value_type = Option<String>, format = DateTime)]
     pub created_at: Option<Time>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub updated_at: Option<Time>,
-    /// What else there is to say of a change, in the answer to it.
+    /// Remarks about a change. Only in the response to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
 
-/// A file that a server sees, or a folder with everything in it.
+/// A visible file, or a folder with all its contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VisibleFile {
-    /// Inside of the sandbox.
+    /// The path inside the sandbox.
     pub path: String,
-    /// `read`, or `write` for both.
+    /// `read`, or `write` for reading and writing.
     pub access: FileAccess,
-    /// Where it is on the host. Absent: it is the sandbox's own.
+    /// The path on the host. Absent if the file belongs to the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Paths below `path` that are not visible.
+    /// Hidden paths below `path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
 }
 
-/// What a server may do with a file.
+/// The access of a server to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileAccess {
@@ -151,7 +155,7 @@ pub enum FileAccess {
     Write,
 }
 
-/// Whether one promise of a sandbox holds for the instance.
+/// One guarantee of the sandbox, and whether it is enforced for the instance.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Enforced {
     pub what: String,
@@ -159,7 +163,7 @@ pub struct Enforced {
     pub how: String,
 }
 
-/// An end of a server that should not have been.
+/// An unexpected exit of a server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Crash {
     #[schema(value_type = String, format = DateTime)]
@@ -168,16 +172,16 @@ pub struct Crash {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub out_of_memory: bool,
-    /// It was killed for asking for more processes than its limit, again and again.
+    /// `true` if the server was killed because it repeatedly tried to exceed its process limit.
     pub fork_bomb: bool,
-    /// The last lines of its stderr.
+    /// The last lines of standard error.
     pub stderr: String,
 }
 
-/// What a server uses at the moment.
+/// The current resource usage of a server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Cores, since it was last asked for.
+    /// CPU usage in cores, averaged since the previous request.
     pub cpu: Option<f64>,
     pub cpu_seconds: f64,
     /// Bytes.
@@ -187,7 +191,7 @@ pub struct Usage {
     pub pids: u32,
 }
 
-/// What a server may use.
+/// The resource limits of a server.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Limits {
     /// Cores.
@@ -199,21 +203,21 @@ pub struct Limits {
     pub pids: u32,
 }
 
-/// A port that a server listens on inside of its sandbox.
+/// A port that the server listens on inside its sandbox.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Port {
     pub port: u16,
-    /// Where it is reached on this host.
+    /// The address on this host that leads to the port.
     pub address: Option<String>,
-    /// Why that address should be another one, and how to change it.
+    /// Why a different address is advisable, and how to change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
 
-/// What became of a server of the configuration file that was removed.
+/// The result of removing a server from the configuration file.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Removed {
-    /// The file that it stood in.
+    /// The file that listed the server.
     pub file: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
@@ -222,11 +226,11 @@ pub struct Removed {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Events {
     pub events: Vec<Event>,
-    /// Give it as `after` for the next page; none on the last.
+    /// Pass it as `after` to get the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// Something that happened to a server.
+/// An event in the life of a server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     pub id: String,
@@ -237,10 +241,10 @@ pub struct Event {
     pub at: Time,
 }
 
-/// Servers of another file that are to be added.
+/// A configuration file whose servers are to be added.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Import {
-    /// Where the text is from, for messages.
+    /// The source of the text, for messages.
     #[serde(default)]
     pub from: String,
     pub text: String,
@@ -250,50 +254,50 @@ pub struct Import {
 pub struct Imported {
     pub file: String,
     pub added: Vec<String>,
-    /// There already, and the same.
+    /// Servers that already exist with the same entry.
     pub unchanged: Vec<String>,
-    /// There already, and different: left as they are.
+    /// Servers that already exist with a different entry, which is kept.
     pub clashes: Vec<String>,
     pub refused: Vec<Unusable>,
-    /// Not for here: Toolwharf itself, say.
+    /// Entries that do not belong here, such as Toolwharf itself.
     #[serde(default)]
     pub skipped: Vec<Unusable>,
-    /// Those that were added switched off, and what they lack.
+    /// Servers that were added but disabled, with what they lack.
     #[serde(default)]
     pub off: Vec<Unusable>,
-    /// What of those that were added is not taken over, or means something else here.
+    /// Keys of added servers that were dropped or have a different meaning in Toolwharf.
     #[serde(default)]
     pub notes: Vec<Unusable>,
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
-/// What there is to say about a server of an import.
+/// A remark about one imported server.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Unusable {
     pub name: String,
     pub why: String,
 }
 
-/// A server's entry as it is kept, with `•••` in the place of secrets. A masked value that is sent back is kept if it is for the same
-/// server and the same field.
+/// A server's entry as it is stored, with `•••` in place of secrets. A masked value that is sent back keeps the secret
+/// if the server and the field are the same.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeclaredEntry {
-    /// `file`, `project` or `registered`: where it is declared.
+    /// The place of declaration: `file`, `project` or `registered`.
     pub declared: String,
-    /// The configuration file that it stands in.
+    /// The configuration file that contains the entry.
     pub file: Option<String>,
     #[schema(value_type = Object)]
     pub entry: Value,
 }
 
-/// What another entry changes.
+/// The effect of a new entry.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct EntryChange {
-    /// Whether it is saved; a trial saves nothing.
+    /// `true` if the entry was saved. A dry run saves nothing.
     pub saved: bool,
-    /// From the entry before to this one, without secrets; empty if nothing changes.
+    /// A diff from the old entry to the new one, without secrets. Empty if nothing changes.
     pub diff: String,
-    /// What is doubtful but works, and what keeps the file from being in force.
+    /// Doubts about the entry, and errors that keep the file from taking effect.
     pub notices: Vec<String>,
 }

@@ -1,16 +1,16 @@
-//! Settings of the installation.
+//! Settings of the gateway.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How Toolwharf is set up, and what is wrong with its files.
+/// The gateway's settings, and errors in its configuration files.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Settings {
-    /// The configuration files that are read, whether or not they are there.
+    /// The configuration files that the gateway reads, including missing ones.
     pub files: Vec<String>,
-    /// Errors in the files. As long as there is one, the settings that were last read without an error stay in force.
+    /// Errors in the files. While there are any, the settings of the last error-free read stay in force.
     pub problems: Vec<String>,
-    /// Doubts that stop nothing.
+    /// Doubts about the files. They do not prevent the settings from being used.
     pub warnings: Vec<String>,
     pub settings: Vec<OneSetting>,
 }
@@ -18,13 +18,13 @@ pub struct Settings {
 /// A setting of `toolwharf.toml`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct OneSetting {
-    /// With its tables: `limits.queue_len`.
+    /// The key with its table, for example `limits.queue_len`.
     pub key: String,
-    /// As the file has it, in TOML; `null` where it is not in the file. What may be a secret is `(hidden)`.
+    /// The value in the file, as TOML. `null` if it is not in the file, `(hidden)` if it may be a secret.
     pub value: Option<String>,
-    /// In TOML; `null` where it has none.
+    /// The default, as TOML. `null` if the setting has no default.
     pub default: Option<String>,
     pub about: String,
-    /// `default`, `FILE:LINE`, or `command line or environment`, which goes before the file.
+    /// `default`, `FILE:LINE`, or `command line or environment`, which overrides the file.
     pub from: String,
 }

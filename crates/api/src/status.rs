@@ -1,4 +1,4 @@
-//! How the gateway is, at a glance.
+//! The state of the gateway at a glance.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use utoipa::ToSchema;
 pub struct Status {
     pub version: String,
     pub database: Database,
-    /// How many servers are in each state, those of projects that are in use included.
+    /// The number of servers in each state, including the servers of projects in use.
     pub servers: BTreeMap<String, usize>,
-    /// The servers that tools are kept back of, those of projects that are in use included.
+    /// Servers with tools that are kept back, including the servers of projects in use.
     #[serde(default)]
     pub kept_back: Vec<KeptBack>,
     pub audit: Audit,
 }
 
-/// How many tools of a server are kept back, for their definitions changed or cannot be remembered.
+/// The number of a server's tools that are kept back because their definitions changed or cannot be stored.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeptBack {
-    /// The project whose own server it is.
+    /// The project that owns the server.
     pub project: Option<String>,
     pub server: String,
     pub tools: usize,
@@ -31,7 +31,7 @@ pub struct Database {
     /// `sqlite` or `postgres`.
     pub kind: String,
     pub answers: bool,
-    /// Why it does not.
+    /// Why the database does not answer.
     pub reason: Option<String>,
 }
 

@@ -1,5 +1,3 @@
-//! Tools of servers.
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,57 +8,57 @@ pub struct Tools {
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tool {
-    /// As clients see it; none if they do not.
+    /// The exposed name. `null` if clients do not see the tool.
     pub name: Option<String>,
-    /// The project whose own server it is of; none: of the configuration file.
+    /// The project that owns the server. `null` for a server of the configuration file.
     #[serde(default)]
     pub project: Option<String>,
     pub server: String,
-    /// As the server calls it.
+    /// The server's native name of the tool.
     pub native: String,
-    /// As clients see it.
+    /// The description that clients see.
     pub description: String,
     pub enabled: bool,
-    /// What the project set.
+    /// The project's settings for the tool.
     #[serde(default)]
     pub setting: Option<Setting>,
-    /// Its definition changed, and nobody agreed to that yet.
+    /// The new definition, if the tool's definition changed and the change is not approved yet.
     #[serde(default)]
     pub quarantine: Option<Quarantine>,
-    /// Why it is not offered: its definition changed, or cannot be remembered. None if it is.
+    /// Why the tool is kept back: its definition changed or cannot be stored. `null` if clients see it.
     #[serde(default)]
     pub kept_back: Option<String>,
 }
 
-/// What a project wants of a tool; what is missing is as the server says.
+/// A project's settings for a tool. A missing value leaves the server's definition as it is.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Setting {
     pub enabled: Option<bool>,
-    /// The name that clients see.
+    /// The exposed name.
     #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$")]
     pub name: Option<String>,
     #[schema(max_length = 4000)]
     pub description: Option<String>,
 }
 
-/// What was wanted of a tool, and what came of it.
+/// The settings of a tool after a change.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Set {
     #[serde(flatten)]
     pub setting: Setting,
-    /// The file that was changed, if one was.
+    /// The file that was changed, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
 
-/// A definition that waits for somebody's agreement.
+/// A changed tool definition that waits for approval.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Quarantine {
-    /// Of the new definition: what is agreed to.
+    /// The digest of the new definition, to approve it with.
     pub digest: String,
-    /// From the definition that was agreed to, to the new one; none if the database does not have them now.
+    /// A diff from the approved definition to the new one. `null` if the database cannot supply the definitions now.
     pub diff: Option<String>,
 }

@@ -1,48 +1,49 @@
-//! Newer versions of servers' packages.
+//! Updates of server packages.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A request to show the newest version, or to change to one that was shown.
+/// A request to show the newest version, or to update to a version that was shown.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateRequest {
-    /// Only shows what would change.
+    /// Show the changes without making them.
     pub check: bool,
-    /// `to` of what was shown. Needed unless it is only checked.
+    /// The `to` of the version that was shown. Required unless `check` is `true`.
     pub version: Option<String>,
-    /// `digest` of what was shown. Needed unless it is only checked.
+    /// The `digest` of the version that was shown. Required unless `check` is `true`.
     pub digest: Option<String>,
 }
 
-/// A version of a server's package, and what changes with it.
+/// A version of a server's package, and its changes to the tools.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Update {
     pub server: String,
     pub package: String,
     /// `npm` or `pypi`.
     pub registry: String,
-    /// The version that is started now; none if none is installed yet.
+    /// The version in use. `null` if no version is installed yet.
     pub from: Option<String>,
     /// The newest version that the server's command line allows.
     pub to: String,
-    /// Whether the server is started from that version from now on.
+    /// `true` if the server now uses the version in `to`.
     pub updated: bool,
     pub added: Vec<String>,
     pub removed: Vec<String>,
     pub changed: Vec<ChangedTool>,
-    /// Why its tools could not be looked at: then their changes are not agreed to. It is started for that without a network.
+    /// Why the tools could not be listed. In that case, an update does not approve their changes. The server is started
+    /// without a network to list them.
     pub unseen: Option<String>,
-    /// Of the version and the definitions that are shown here.
+    /// A digest of the version and the definitions shown here.
     pub digest: String,
-    /// Other servers that are started from the same package. They move with this one.
+    /// Other servers that use the same package. They are updated together.
     pub shared_with: Vec<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangedTool {
-    /// As the server calls it.
+    /// The server's native name of the tool.
     pub tool: String,
-    /// From the definition before to the one after.
+    /// A diff from the old definition to the new one.
     pub diff: String,
 }

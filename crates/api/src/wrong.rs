@@ -1,9 +1,9 @@
-//! Faults of a body, each with its place.
+//! Errors in a request body, each with its location.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One thing that is wrong.
+/// An error in a request body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Wrong {
     /// A JSON pointer into the body (RFC 6901).

@@ -1,11 +1,12 @@
-//! Chaos: hosted servers are killed, hung and starved at random while clients call them, and then the books must balance.
+//! Chaos test: hosted servers are killed, hung and starved of resources at random while clients call them. Afterwards,
+//! the accounts of all calls must agree.
 //!
-//! Every call has an argument of its own, and is looked at from three sides that know nothing of each other: the client,
-//! which counts answers; the server, which appends a line to a file for each call that it carries out; and the audit.
-//! What must hold at the end is in [`Promise`]. The exit code is 1 if one does not.
+//! Every call has a unique argument and is recorded independently by three parties: the client, which counts responses;
+//! the server, which appends a line to a file for each call that it carries out; and the audit log. [`Promise`] lists
+//! what must hold at the end. The exit code is 1 if a promise is broken.
 //!
-//! The product itself is not killed here; that is what the tests of `faults_hosting` and `faults_store` are for. What is
-//! done to which server follows from `--seed`, but not what the machine does meanwhile: the same seed is no replay.
+//! The gateway itself is not killed here; see the tests `faults_hosting` and `faults_store`. `--seed` determines what
+//! is done to which server, but not what else the machine does: the same seed does not repeat a run exactly.
 
 mod books;
 mod harm;
@@ -38,48 +39,49 @@ use crate::run::report::median;
 use crate::run::{proc, raise_descriptor_limit};
 use books::{Books, Ended};
 
-/// How long a hosted server may take for a call, in milliseconds.
-const CALL_MS: u64 = 2_000;
-/// By then a call must have ended, its wait for a turn included.
-const ENDED: Duration = Duration::from_secs(15);
-/// Of one client between two calls, at most: 32 clients make about 1,000 calls a second while all is well.
-const PAUSE: Duration = Duration::from_millis(60);
-/// Between two harms, at most.
-const HARM: Duration = Duration::from_millis(500);
-const HEALED: Duration = Duration::from_secs(60);
-/// How much the product may hold at the end beyond what it held at first.
-const MORE_MEMORY: f64 = 1.25;
-/// A server that has this variable is the one of that name.
-const NAMED: &str = "CHAOS_SERVER";
+/// Call timeout of the hosted servers, in milliseconds.
+const CALL_TIMEOUT_MS: u64 = 2_000;
+/// Time within which a call must end, including its wait in the queue.
+const CALL_DEADLINE: Duration = Duration::from_secs(15);
+/// Maximum pause of a client between two calls. 32 clients make about 1,000 calls per second as long as all servers
+/// work.
+const MAX_CLIENT_PAUSE: Duration = Duration::from_millis(60);
+/// Maximum pause between two harms.
+const MAX_HARM_PAUSE: Duration = Duration::from_millis(500);
+const HEAL_DEADLINE: Duration = Duration::from_secs(60);
+/// Factor by which memory and open files may grow until the end.
+const MAX_GROWTH: f64 = 1.25;
+/// The environment variable with the name of a server.
+const NAME_VARIABLE: &str = "CHAOS_SERVER";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How long clients call and servers are harmed
+    /// Duration of the test, in seconds
     #[arg(long, default_value_t = 600)]
     seconds: u64,
     #[arg(long, default_value_t = 16)]
     servers: usize,
     #[arg(long, default_value_t = 32)]
     clients: usize,
-    /// What the choice of servers and harms begins with
+    /// Seed for the choice of servers and harms
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The product's binary [default: `toolwharf` beside this program]
+    /// The gateway's binary [default: `toolwharf` next to this program]
     #[arg(long, value_name = "PATH")]
     toolwharf: Option<PathBuf>,
-    /// The server's binary [default: `testkit-scripted` beside this program]
+    /// The server's binary [default: `testkit-scripted` next to this program]
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
 }
 
-/// Something that must hold, and what speaks against it.
+/// A condition that must hold, and the violations found.
 struct Promise {
     says: &'static str,
-    /// Some of what breaks it; empty if it holds.
+    /// Some of the violations. Empty if the promise is kept.
     against: Vec<String>,
 }
 
-/// The product with its servers.
+/// The gateway with its servers.
 struct Place {
     part: Part,
     token: String,
@@ -87,11 +89,11 @@ struct Place {
     ledger: PathBuf,
 }
 
-/// Lets servers be harmed for the given time under load, and reports.
+/// Harms servers under load for the given time, and prints a report.
 ///
 /// # Errors
 ///
-/// Something did not start, so that there is nothing to report.
+/// A process did not start, so there is nothing to report.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit()?;
     let beside = |name: &str, given: Option<PathBuf>| {
@@ -109,7 +111,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let program = beside("toolwharf", options.toolwharf.clone())?;
     let server = beside("testkit-scripted", options.server.clone())?;
     let ledger = tempfile::tempdir().context("no directory for the servers' books")?;
-    // Servers in their sandboxes are nobody.
+    // Sandboxed servers run as `nobody`.
     fs::set_permissions(ledger.path(), fs::Permissions::from_mode(0o777))?;
     let settings = format!(
         "[hosting]\nproviders = [\"process\"]\nmounts = [{:?}]\n",
@@ -130,8 +132,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     place.part.stop().await;
     let mut promises = done.with_context(|| format!("the product's log ends:\n{log}"))?;
     promises.push(Promise {
-        says: "nothing is left after SIGTERM",
-        against: left(NAMED)?,
+        says: "no process is left after SIGTERM",
+        against: left(NAME_VARIABLE)?,
     });
     let mut kept = true;
     println!();
@@ -211,7 +213,7 @@ async fn at_work(
         against,
     });
     promises.push(Promise {
-        says: "what harms also ended in time",
+        says: "every harm ended in time",
         against: harmed.overdue,
     });
     for n in 0..place.servers {
@@ -229,9 +231,9 @@ async fn at_work(
     println!("{}", flat("files", "open", &files).0);
     promises.extend(books.promises());
     for (says, what, unit, figures) in [
-        ("its memory is flat", "memory", "MB", &memory),
+        ("its memory does not grow", "memory", "MB", &memory),
         (
-            "its open files are as many as before",
+            "its open files do not grow in number",
             "files",
             "open",
             &files,
@@ -243,7 +245,7 @@ async fn at_work(
     Ok(promises)
 }
 
-/// Compares the second fifth of the time with the last.
+/// Compares the second fifth of the time with the last fifth.
 fn flat(what: &str, unit: &str, figures: &[f64]) -> (String, Option<String>) {
     let fifth = figures.len() / 5;
     let first = median(figures[fifth..fifth * 2].to_vec());
@@ -251,13 +253,13 @@ fn flat(what: &str, unit: &str, figures: &[f64]) -> (String, Option<String>) {
     let most = figures.iter().copied().fold(0.0, f64::max);
     let line =
         format!("{what:<9} {first:.1} {unit} at first, {last:.1} at last, {most:.1} at most");
-    // Too short a time tells nothing: 0 of it is NaN, and passes.
-    let grown = last > first * MORE_MEMORY;
+    // If the time is too short, the median is NaN, which passes.
+    let grown = last > first * MAX_GROWTH;
     let against = grown.then(|| line.clone());
     (line, against)
 }
 
-/// Processes that have the variable.
+/// Processes that have the variable in their environment.
 fn left(variable: &str) -> anyhow::Result<Vec<String>> {
     let found = proc::with_variable(&format!("{variable}="))?;
     Ok(found
@@ -282,11 +284,11 @@ impl Place {
         let entry = json!({
             "name": name,
             "command": server,
-            "environment": { NAMED: name },
+            "environment": { NAME_VARIABLE: name },
             "mounts": [{ "host": self.ledger, "path": "/ledger", "read_only": false }],
             "resource_limits": { "memory": "64M", "pids": 64 },
-            "call_timeout_ms": CALL_MS,
-            // Some take one call at a time, as most servers do, and some several.
+            "call_timeout_ms": CALL_TIMEOUT_MS,
+            // Some take one call at a time, as most servers do, and some take several.
             "max_concurrency": if n.is_multiple_of(2) { 1 } else { 8 },
             "heartbeat": { "interval_ms": 2000, "timeout_ms": 1000, "misses": 2 },
         });
@@ -295,7 +297,7 @@ impl Place {
         Ok(())
     }
 
-    /// Starts every server anew, and returns when each of them has answered.
+    /// Restarts every server, and returns once each of them has responded.
     async fn heal(&self) -> anyhow::Result<()> {
         let mut api = self.api().await?;
         for n in 0..self.servers {
@@ -307,7 +309,7 @@ impl Place {
 
     async fn healed(&self) -> anyhow::Result<()> {
         let mut api = self.api().await?;
-        let deadline = Instant::now() + HEALED;
+        let deadline = Instant::now() + HEAL_DEADLINE;
         for n in 0..self.servers {
             let path = format!("/mcp/servers/s{n}/call");
             let echo = json!({
@@ -323,7 +325,7 @@ impl Place {
     }
 }
 
-/// One client and what became of its calls.
+/// A client, and the outcomes of its calls.
 struct Client {
     number: usize,
     random: SmallRng,
@@ -339,7 +341,7 @@ impl Client {
         }
     }
 
-    /// Calls, one after the other, until it is told to stop. Every second client speaks MCP.
+    /// Calls one server after the other until it is asked to stop. Every second client speaks MCP.
     async fn calls(
         mut self,
         place: &Place,
@@ -353,7 +355,7 @@ impl Client {
                 0 => bridged(&api, server, &call)?,
                 _ => over_mcp(&api, server, &call)?,
             };
-            let ended = match timeout(ENDED, api.send(asking)).await {
+            let ended = match timeout(CALL_DEADLINE, api.send(asking)).await {
                 Ok(Ok((status, body))) => read(status, &body, &call),
                 Ok(Err(error)) => Ended::Broken(format!("{error:#}")),
                 Err(_) => Ended::Overdue,
@@ -362,7 +364,7 @@ impl Client {
                 api = place.api().await?;
             }
             self.ended.push((server, ended));
-            let pause = self.random.random_range(Duration::ZERO..PAUSE);
+            let pause = self.random.random_range(Duration::ZERO..MAX_CLIENT_PAUSE);
             sleep(pause).await;
         }
         Ok(books::Client {
@@ -372,7 +374,7 @@ impl Client {
     }
 }
 
-/// The arguments of a call, exactly as they are sent: the audit has their digest.
+/// The arguments of a call, exactly as sent. The audit log contains their digest.
 fn arguments(server: usize, call: &str) -> String {
     format!(r#"{{"path":"/ledger/s{server}","text":"{call}"}}"#)
 }
@@ -401,7 +403,7 @@ fn over_mcp(api: &Api, server: usize, call: &str) -> anyhow::Result<Request<Full
         .body(body.into())?)
 }
 
-/// What an answer says.
+/// Classifies a response.
 fn read(status: StatusCode, body: &[u8], call: &str) -> Ended {
     let last = match body.first() {
         Some(b'{') => None,
@@ -420,7 +422,7 @@ fn read(status: StatusCode, body: &[u8], call: &str) -> Ended {
     if !result.is_null() {
         return Ended::Good;
     }
-    // JSON-RPC's error, or the same inside of problem details.
+    // A JSON-RPC error, or the same inside of problem details.
     let data = [&answer["error"]["data"], &answer["mcp"]["data"]];
     let reason = data.iter().find_map(|data| data["reason"].as_str());
     match reason {

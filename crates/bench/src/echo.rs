@@ -1,13 +1,10 @@
-//! The echo server: the MCP server behind every measurement, made so cheap that what is measured
-//! in front of it is the proxy.
+//! The echo server: the MCP server behind every measurement. It is so cheap that the proxy in front of it dominates.
 //!
-//! It answers `initialize` or `server/discover` (by [`Era`]), `ping`, `tools/list` and
-//! `tools/call`, whose result is the argument `payload` as text. The payload is copied as the
-//! raw JSON string it came as, never decoded.
+//! It answers `initialize` or `server/discover` (depending on [`Era`]), `ping`, `tools/list` and `tools/call`, whose
+//! result is the argument `payload` as text. The payload is copied as a raw JSON string and never decoded.
 //!
-//! Invariant: an answer is a pure function of the request line and the [`Echo`]; both transports
-//! ([`stdio`], [`http`]) only carry it. Absent: sessions that are remembered, ordering
-//! requirements, progress, anything a server may ask of its client.
+//! Invariant: a response is a pure function of the request line and the [`Echo`]; both transports ([`stdio`], [`http`])
+//! only carry it. Deliberately absent: session state, ordering, progress, and requests to the client.
 
 pub(crate) mod http;
 pub(crate) mod stdio;
@@ -34,7 +31,7 @@ pub(crate) struct Options {
     /// Protocol era that the server speaks
     #[arg(long, value_enum, default_value = "legacy")]
     pub(crate) era: Era,
-    /// Number of tools; each beyond the first is about 500 bytes of description and schema
+    /// Number of tools; each one after the first has about 500 bytes of description and schema
     #[arg(long, default_value_t = 1)]
     pub(crate) tools: usize,
     /// Names the tools PREFIX_000, PREFIX_001, … instead of `echo`, `echo_001`, …
@@ -42,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) prefix: Option<String>,
 }
 
-/// A ready-made echo server: everything that does not depend on a request is serialised once.
+/// An echo server. Everything that does not depend on a request is serialised once.
 #[derive(Debug)]
 pub(crate) struct Echo {
     pub(crate) era: Era,
@@ -70,14 +67,14 @@ struct InitializeParams<'a> {
     protocol_version: Option<&'a RawValue>,
 }
 
-/// What became of a message.
+/// The result of handling a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
-    /// An answer was appended.
+    /// A response was appended.
     Result,
-    /// An error answer was appended.
+    /// An error response was appended.
     Error,
-    /// The message was a notification (or no JSON-RPC at all): nothing was appended.
+    /// Nothing was appended, because the message was a notification or not JSON-RPC.
     Nothing,
 }
 
@@ -107,7 +104,7 @@ impl Echo {
         }
     }
 
-    /// Appends the answer to `message` (without a line end) to `out`.
+    /// Appends the response to `message` to `out`, without a line end.
     pub(crate) fn answer(&self, message: &[u8], out: &mut Vec<u8>) -> Answered {
         let Ok(envelope) = serde_json::from_slice::<Envelope>(message) else {
             return Answered::Nothing;
@@ -193,7 +190,7 @@ fn tool_name(prefix: Option<&str>, n: usize) -> String {
     }
 }
 
-/// A tool of about 500 bytes: the size and shape of a real one.
+/// A tool definition of about 500 bytes, with the size and shape of a real one.
 fn tool(name: &str) -> serde_json::Value {
     json!({
         "name": name,

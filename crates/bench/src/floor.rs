@@ -1,9 +1,8 @@
-//! The floor: proxies that do nothing but pass frames on, made as cheap as is honest.
+//! The floor: minimal proxies that only pass frames on, as the baseline of all measurements.
 //!
-//! They are what the product is divided by. Each does what no proxy can leave out (HTTP in, an
-//! id that cannot collide, HTTP or a pipe out, the client's id back) on the same parts as the
-//! product (hyper, tokio's multi-threaded runtime, `TCP_NODELAY`), and nothing besides: no
-//! sessions, checks, routing, deadlines or cancellation.
+//! The gateway's figures are divided by theirs. Each does what every proxy has to do (HTTP in, a unique id, HTTP or a
+//! pipe out, the client's id restored), with the gateway's components (hyper, tokio's multi-threaded runtime,
+//! `TCP_NODELAY`). There are no sessions, checks, routing, deadlines or cancellation.
 
 pub(crate) mod bytes;
 pub(crate) mod http;

@@ -1,15 +1,15 @@
-//! The little of JSON-RPC that the echo server, the floor and the load generator need.
+//! The parts of JSON-RPC that the echo server, the floor and the load generator need.
 //!
-//! A frame is parsed as an envelope whose parts borrow from the bytes read; nothing is built, so
-//! an id can be exchanged by cutting the bytes around it ([`with_id`]).
+//! A frame is parsed into an envelope that borrows from the bytes read. An id is replaced by copying the bytes around
+//! it ([`with_id`]).
 //!
-//! Absent: batches, duplicate-key checks, depth limits. The floor does nothing but pass frames
-//! on; a gateway that checks them pays for it in its own figures.
+//! Deliberately absent: batches, duplicate-key checks, depth limits. The floor only passes frames on; the cost of such
+//! checks shows in the gateway's figures.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The parts of a JSON-RPC message that routing needs, borrowed from the message's bytes.
+/// The parts of a JSON-RPC message needed for routing, borrowed from the message.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Envelope<'a> {
     #[serde(borrow)]
@@ -20,7 +20,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) params: Option<&'a RawValue>,
 }
 
-/// The least of a message: its id, everything else skipped over.
+/// Only the id of a message.
 #[derive(Debug, Deserialize)]
 pub(crate) struct IdOnly<'a> {
     #[serde(borrow)]
@@ -29,8 +29,8 @@ pub(crate) struct IdOnly<'a> {
 
 /// Appends `frame` to `out` with the bytes of `old` replaced by `new`.
 ///
-/// `old` must borrow from `frame`, as the fields of [`Envelope`] do: its place is found by
-/// address, which costs nothing and cannot hit the same digits elsewhere in the frame.
+/// `old` must borrow from `frame`, as the fields of [`Envelope`] do. Its position is computed from its address, which
+/// costs nothing and cannot match equal digits elsewhere in the frame.
 pub(crate) fn with_id(out: &mut Vec<u8>, frame: &[u8], old: &RawValue, new: &[u8]) {
     let at = (old.get().as_ptr() as usize).saturating_sub(frame.as_ptr() as usize);
     let end = (at + old.get().len()).min(frame.len());
@@ -41,7 +41,7 @@ pub(crate) fn with_id(out: &mut Vec<u8>, frame: &[u8], old: &RawValue, new: &[u8
     out.extend_from_slice(&frame[end..]);
 }
 
-/// Writes `n` in decimal without an allocation and without the formatting machinery.
+/// Writes `n` in decimal, without an allocation or formatting.
 pub(crate) fn decimal(mut n: u64, buffer: &mut [u8; 20]) -> &[u8] {
     let mut at = buffer.len();
     loop {

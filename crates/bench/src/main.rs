@@ -1,9 +1,8 @@
-//! The bench: what the product costs, as a ratio to what no proxy can avoid.
+//! The bench: measures the cost of the gateway relative to the minimum that any proxy needs.
 //!
-//! One binary holds every part of a measurement as a process of its own: the MCP server behind
-//! ([`echo`]), the do-nothing proxy ([`floor`]) and the driver with its load generator ([`run`]),
-//! which explains how the figures are made. [`chaos`] measures nothing: it shows that under load and
-//! misfortune no call is lost or made twice.
+//! One binary contains every part of a measurement, each run as a separate process: the MCP server ([`echo`]), the
+//! minimal proxy ([`floor`]) and the driver with its load generator ([`run`]), whose docs explain how the figures are
+//! made. [`chaos`] does not measure: it checks that no call is lost or carried out twice while servers fail under load.
 
 mod chaos;
 mod echo;
@@ -32,10 +31,10 @@ enum Command {
     EchoStdio {
         #[command(flatten)]
         options: echo::Options,
-        /// Milliseconds to wait before the first line is read: a server that is slow to start
+        /// Milliseconds to wait before reading the first line, to imitate a server that starts slowly
         #[arg(long, default_value_t = 0)]
         start_delay: u64,
-        /// Milliseconds of CPU time to compute before that: a server that loads a program
+        /// Milliseconds of CPU time to use before that, to imitate a server that loads a program
         #[arg(long, default_value_t = 0)]
         start_work: u64,
     },
@@ -62,11 +61,11 @@ enum Command {
         #[arg(long)]
         upstream: String,
     },
-    /// The floor for answers out of memory
+    /// The floor for responses from memory
     FloorBytes {
         #[command(flatten)]
         listen: Listen,
-        /// File that holds the JSON result
+        /// File with the JSON result
         #[arg(long)]
         file: PathBuf,
     },
@@ -78,20 +77,20 @@ enum Command {
         #[arg(long)]
         count: usize,
     },
-    /// Measures the product against the floor
+    /// Measures the gateway against the floor
     Run(run::Options),
-    /// Measures what replicas ask of their Postgres, and simulates how many it can serve
+    /// Measures the load of replicas on their Postgres, and simulates how many it can serve
     Scale(scale::Options),
-    /// Kills, hangs and starves hosted servers at random while clients call them, and checks what came of each call
+    /// Kills, hangs and starves hosted servers at random while clients call them, and checks the outcome of each call
     Chaos(chaos::Options),
 }
 
 #[derive(Debug, clap::Args)]
 struct Listen {
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: String,
-    /// Ends when stdin closes, as it does when the driver is gone
+    /// Exits when stdin closes, which happens when the driver exits
     #[arg(long)]
     until_stdin_closes: bool,
 }
@@ -149,7 +148,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One thread: the load generator leaves the other processors to what is measured.
+/// Single-threaded, so that the load generator leaves the other processors to the measured processes.
 fn client_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,41 +1,37 @@
-//! The driver: starts the processes of each case, loads them, and compares.
+//! The driver: starts the processes of each case, puts load on them, and compares the results.
 //!
 //! # How the figures are made
 //!
-//! A case runs three processes for each side, every one on its own: the echo server behind, the
-//! proxy in the middle (the floor on one side, the product on the other) and this driver, which
-//! is the load generator. The sides are measured in turn, floor, product, product, floor, in
-//! rounds of a fixed number of calls after a shorter round to warm up; a figure is the median of its
-//! rounds. At 32 clients each has one
-//! keep-alive connection and one call outstanding.
+//! A case runs three separate processes for each side: the echo server, the proxy in front of it (the floor on one
+//! side, the gateway on the other) and this driver, which is the load generator. The sides are measured alternately
+//! (floor, gateway, gateway, floor), in rounds of a fixed number of calls, after a shorter warm-up round. A figure is
+//! the median of its rounds. With 32 clients, each has one keep-alive connection and one outstanding call.
 //!
-//! *CPU per call* is the main figure: the CPU time that the scheduler counts for the proxy's
-//! process alone, children excluded, over a round, divided by the calls of it. It hardly depends
-//! on what else the machine does, which calls per second and latency do: on two processors the
-//! load generator and the echo server compete with the proxy. These are printed for information,
-//! with one exception: the median latency of a single client, where nothing competes.
+//! *CPU per call* is the main figure: the CPU time of the proxy process during a round, as counted by the scheduler and
+//! without its children, divided by the number of calls. It hardly depends on other load on the machine. Calls per
+//! second and latency do: on two processors, the load generator and the echo server compete with the proxy. They are
+//! printed for information. Exception: the median latency of a single client is compared, since nothing competes then.
 //!
 //! # Why ratios
 //!
-//! Microseconds belong to one machine on one day. The floor does what no proxy can leave out, with
-//! the same parts, in the same minutes; the product divided by it says what the product adds. So
-//! the bounds hold on any machine, and none of this is a test with a clock in it: `run` prints
-//! what it found, and only its exit code says that a bound was exceeded.
+//! Microseconds depend on the machine and the day. The floor does what any proxy has to do, with the same components
+//! and at the same time, so the ratio shows what the gateway adds. The bounds therefore hold on any machine. This is
+//! not a test with a clock: `run` prints the figures, and only its exit code says whether a bound was exceeded.
 //!
-//! # Every answer is checked
+//! # Every response is checked
 //!
-//! For its id and its payload ([`load`]). Speed which comes with one crossed answer is worth
-//! nothing: the run fails with exit code 2 at the first.
+//! Each response is checked for its id and payload ([`load`]). Speed is worthless if a single response is mixed up: the
+//! run then fails immediately with exit code 2.
 //!
-//! # What stands in the floor's place
+//! # Other baselines
 //!
-//! No floor keeps records or projects: [`audit`], [`projects`] and [`tokens`] compare the product with itself, without records, with a
-//! single project and with a key; [`replicas`] three gateways with one. None supervises: in [`hosting`] it is the servers alone.
+//! The floor has no records, projects, replicas or supervision. [`audit`], [`projects`] and [`tokens`] compare the
+//! gateway with itself: without records, with a single project, and with a key instead of a token. [`replicas`]
+//! compares three gateways with one, and [`hosting`] compares hosted servers with the same servers alone.
 //!
-//! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
-//! how far it is from 1 is the error of the measurement.
-//! On a machine that does other work at the same time that was up to 0.15, and single rounds strayed
-//! by half; the note behind a ratio tells how far its rounds went.
+//! `--product floor` replaces the gateway with the floor. Every ratio should then be close to 1, and its distance from
+//! 1 is the measurement error. On a machine with other load, the error was up to 0.15, and single rounds differed by up
+//! to half. The note next to a ratio shows the range of its rounds.
 
 pub(crate) mod api;
 pub(crate) mod audit;
@@ -63,22 +59,22 @@ use report::Row;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Fewer calls and clients: minutes become seconds, and the figures coarser
+    /// Fewer calls and clients: seconds instead of minutes, with less precise figures
     #[arg(long)]
     quick: bool,
-    /// Only shows that all of it works; the figures say nothing
+    /// Only checks that everything works; the figures are meaningless
     #[arg(long, hide = true, conflicts_with = "quick")]
     smoke: bool,
     /// Runs only the cases whose name contains this; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Writes the figures to this file as well
+    /// Also writes the figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// What is measured
     #[arg(long, value_enum, default_value = "toolwharf")]
     product: Which,
-    /// The product's binary [default: `toolwharf` beside this program]
+    /// The gateway's binary [default: `toolwharf` next to this program]
     #[arg(long, value_name = "PATH")]
     toolwharf: Option<PathBuf>,
 }
@@ -86,7 +82,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Which {
     Toolwharf,
-    /// The floor against itself: shows the error of the measurement
+    /// The floor against itself: shows the measurement error
     Floor,
 }
 
@@ -96,7 +92,7 @@ pub(crate) enum Product {
     Floor,
 }
 
-/// How much is done for a figure.
+/// The amount of work per figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effort {
     Full,
@@ -104,32 +100,33 @@ pub(crate) enum Effort {
     Smoke,
 }
 
-/// The counts that an [`Effort`] stands for.
+/// The numbers behind an [`Effort`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) name: &'static str,
     pub(crate) rounds: usize,
-    /// Calls of a round at 32 clients.
+    /// Calls per round with 32 clients.
     pub(crate) calls: u64,
-    /// Calls of a round at one client.
+    /// Calls per round with one client.
     pub(crate) single_calls: u64,
-    /// Lists of a round at 32 clients.
+    /// Lists per round with 32 clients.
     pub(crate) list_calls: u64,
     pub(crate) streams: usize,
     pub(crate) starts: usize,
     pub(crate) projects: usize,
-    /// Hosted servers that are killed.
+    /// Hosted servers to kill.
     pub(crate) kills: usize,
-    /// Hosted servers at the start and at rest.
+    /// Hosted servers for the start and idle measurements.
     pub(crate) hosted: usize,
-    /// How long they rest.
+    /// Duration of the idle measurement.
     pub(crate) rest: Duration,
 }
 
 impl Effort {
     pub(crate) fn size(self) -> Size {
         match self {
-            // At the floor's 20 to 40 µs, 480,000 calls are 10 s of CPU time and more. Single rounds stray by half: it takes many.
+            // At 20 to 40 µs each, 480,000 calls of the floor use at least 10 s of CPU time. Single rounds differ by
+            // half, so many rounds are needed.
             Self::Full => Size {
                 name: "full",
                 rounds: 30,
@@ -173,14 +170,14 @@ impl Effort {
     }
 }
 
-/// What the cases share.
+/// State shared by the cases.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) product: Product,
     pub(crate) effort: Effort,
-    /// Parts of the names of the cases that run; of none, all do.
+    /// Parts of the names of the cases to run. Empty: all cases.
     only: Vec<String>,
-    /// Answers checked so far.
+    /// Responses checked so far.
     pub(crate) checked: u64,
 }
 
@@ -194,7 +191,7 @@ impl Driver {
 ///
 /// # Errors
 ///
-/// A part did not start, or an answer was wrong: no figures are worth printing then.
+/// A process did not start, or a response was wrong. No figures are printed then.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit()?;
     let product = match options.product {
@@ -275,7 +272,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         driver.only.join(" or ")
     );
     print!("{}", report::table(&rows));
-    println!("{} answers were checked, all of them right", driver.checked);
+    println!(
+        "{} responses were checked, all were correct",
+        driver.checked
+    );
     if let Some(file) = &options.json {
         let product = match &driver.product {
             Product::Toolwharf(_) => "toolwharf",
@@ -289,7 +289,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(over)))
 }
 
-/// Raises the soft limit of descriptors to the hard one, for this process and those it starts.
+/// Raises the soft limit of open files to the hard limit, for this process and its children.
 ///
 /// # Errors
 ///

@@ -1,8 +1,10 @@
-//! Where one Postgres ends: what replicas ask of it is measured, and how many it can serve is simulated from that ([`simulate`]).
+//! The limits of one Postgres: measures the load that replicas put on it, and simulates how many replicas it can serve
+//! ([`simulate`]).
 //!
-//! The database's processor time is that of its server and of all backends. It is measured with one client (each record is a
-//! batch), with many, and with nobody; what a batch costs and what a row in it costs follows from the first two, with the batches counted by the
-//! database itself. The commits of the Postgres for tests do not wait for a disk, so that the wait is measured beside it.
+//! The database's CPU time is that of its server process and all backends. It is measured with one client (each record
+//! is a batch), with many, and without calls. The cost of a batch and of a row follows from the first two, using the
+//! number of batches counted by the database. The commits of the test Postgres do not wait for a disk, so that wait is
+//! measured separately.
 
 mod simulate;
 
@@ -26,37 +28,37 @@ use simulate::{Costs, World};
 
 const REPLICAS: usize = 3;
 const CLIENTS: usize = 96;
-/// How long replicas are watched that nobody calls.
-const IDLE: Duration = Duration::from_secs(20);
-/// What the simulation is about.
-const FLEETS: [usize; 3] = [10, 100, 1000];
-const CORES: [usize; 3] = [2, 8, 32];
-/// What recording may add to 99 of 100 calls, in seconds.
-const PATIENCE: f64 = 0.1;
-/// Connections that a Postgres is usually given, and that a large one bears.
-const CONNECTIONS: [f64; 2] = [100.0, 2000.0];
+/// Duration of the measurement without calls.
+const IDLE_TIME: Duration = Duration::from_secs(20);
+/// The numbers of replicas and database cores to simulate.
+const FLEET_SIZES: [usize; 3] = [10, 100, 1000];
+const DATABASE_CORES: [usize; 3] = [2, 8, 32];
+/// Time that recording may add to 99 % of calls, in seconds.
+const MAX_ADDED_SECONDS: f64 = 0.1;
+/// The usual connection limit of a Postgres, and that of a large one.
+const CONNECTION_LIMITS: [f64; 2] = [100.0, 2000.0];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Simulates with the costs in this file, and measures nothing
+    /// Simulates with the costs in this file, without measuring
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Writes the costs that were measured to this file
+    /// Writes the measured costs to this file
     #[arg(long, value_name = "FILE", conflicts_with = "costs")]
     save: Option<PathBuf>,
-    /// Calls of the measurement with many clients
+    /// Number of calls in the measurement with many clients
     #[arg(long, default_value_t = 48_000)]
     calls: u64,
-    /// The product's binary [default: `toolwharf` beside this program]
+    /// The gateway's binary [default: `toolwharf` next to this program]
     #[arg(long, value_name = "PATH")]
     toolwharf: Option<PathBuf>,
 }
 
-/// Measures, simulates and prints both.
+/// Measures, simulates, and prints both results.
 ///
 /// # Errors
 ///
-/// There is no Postgres, a process did not start, or an answer was wrong.
+/// There is no Postgres, a process did not start, or a response was wrong.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let costs = match &options.costs {
         Some(file) => serde_json::from_slice(&fs::read(file)?)
@@ -73,9 +75,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
 
 fn print_costs(costs: &Costs) {
     let micros = |seconds: f64| seconds * 1e6;
-    println!("what was measured");
+    println!("measured costs");
     println!(
-        "  a batch of records                {:8.0} µs of the database's processor",
+        "  a batch of records                {:8.0} µs of database CPU time",
         micros(costs.batch)
     );
     println!(
@@ -83,7 +85,7 @@ fn print_costs(costs: &Costs) {
         micros(costs.row)
     );
     println!(
-        "  a replica without calls           {:8.0} µs each second",
+        "  a replica without calls           {:8.0} µs per second",
         micros(costs.idle)
     );
     println!(
@@ -91,7 +93,7 @@ fn print_costs(costs: &Costs) {
         costs.connections
     );
     println!(
-        "  log                               {:8.0} bytes for a call",
+        "  log                               {:8.0} bytes per call",
         costs.log
     );
     println!(
@@ -99,21 +101,21 @@ fn print_costs(costs: &Costs) {
         micros(costs.flush)
     );
     println!(
-        "  the gateway                       {:8.0} µs of its processor for a call",
+        "  the gateway                       {:8.0} µs of its CPU time per call",
         micros(costs.gateway)
     );
 }
 
 fn print_limits(costs: Costs) {
     println!(
-        "\nwhat one Postgres bears, simulated: recorded calls per second of which 99 of 100 wait for their records no longer than {} ms",
-        PATIENCE * 1e3
+        "\nsimulated limits of one Postgres: recorded calls per second, if 99 % of calls wait at most {} ms for their records",
+        MAX_ADDED_SECONDS * 1e3
     );
     println!(
         "  replicas  connections  cores  idle  most calls/s  processors then  disk then  records a batch  added then, middle"
     );
-    for replicas in FLEETS {
-        for cores in CORES {
+    for replicas in FLEET_SIZES {
+        for cores in DATABASE_CORES {
             let world = World {
                 replicas,
                 cores,
@@ -121,7 +123,7 @@ fn print_limits(costs: Costs) {
                 seconds: 5.0,
             };
             let idle = simulate::run(world, costs).busy;
-            let most = simulate::limit(world, costs, PATIENCE);
+            let most = simulate::limit(world, costs, MAX_ADDED_SECONDS);
             let at = simulate::run(
                 World {
                     calls: most,
@@ -140,9 +142,9 @@ fn print_limits(costs: Costs) {
             );
         }
     }
-    for most in CONNECTIONS {
+    for most in CONNECTION_LIMITS {
         println!(
-            "  {most:.0} connections are those of {:.0} replicas",
+            "  {most:.0} connections are enough for {:.0} replicas",
             (most / costs.connections).floor()
         );
     }
@@ -170,7 +172,7 @@ async fn measure(options: &Options) -> anyhow::Result<Costs> {
     measured
 }
 
-/// What the database has used and done so far.
+/// The resources that the database has used so far.
 struct Used {
     cpu: f64,
     commits: f64,
@@ -180,7 +182,7 @@ struct Used {
 
 impl Used {
     async fn now(database: &Database) -> anyhow::Result<Self> {
-        // The database counts its commits every second.
+        // The database updates its commit count every second.
         sleep(Duration::from_secs(2)).await;
         let number = async |query: &str| database.number(query).await;
         let checkpointer =
@@ -198,7 +200,7 @@ impl Used {
     }
 }
 
-/// What was used for something.
+/// The resources used during a measurement.
 struct Bill {
     cpu: f64,
     commits: f64,
@@ -217,7 +219,7 @@ impl Bill {
         })
     }
 
-    /// Without what would have been used anyway.
+    /// Subtracts what would have been used without calls.
     fn beyond(self, idle: &Self) -> Self {
         let share = self.seconds / idle.seconds;
         Self {
@@ -240,10 +242,10 @@ async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::R
     eprintln!(
         "  {} replicas without calls, for {} s …",
         fleet.len(),
-        IDLE.as_secs()
+        IDLE_TIME.as_secs()
     );
     let before = Used::now(database).await?;
-    sleep(IDLE).await;
+    sleep(IDLE_TIME).await;
     let idle = Bill::since(&before, database).await?;
     eprintln!("  one client …");
     let one = Side::echo(first, Era::Modern).await?;
@@ -257,7 +259,7 @@ async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::R
     let many = many.beyond(&idle);
     let made = |rounds: &[Round]| rounds.iter().map(|round| round.calls as f64).sum::<f64>();
     let (few_calls, many_calls) = (made(&single_rounds), made(&many_rounds));
-    // cpu = batch × commits + row × rows, for both.
+    // cpu = batch × commits + row × rows, for both measurements.
     let rows = (2.0 * few_calls, 2.0 * many_calls);
     let determinant = single.commits * rows.1 - many.commits * rows.0;
     let batch = (single.cpu * rows.1 - many.cpu * rows.0) / determinant;
@@ -281,7 +283,7 @@ async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::R
     })
 }
 
-/// Makes calls in four rounds; what the database used for them.
+/// Makes calls in four rounds. Returns what the database used for them.
 async fn called(
     database: &Database,
     side: &Side<'_>,
@@ -299,7 +301,7 @@ async fn called(
     Ok((Bill::since(&before, database).await?, rounds))
 }
 
-/// The process that started this one.
+/// The parent process.
 fn parent(pid: u32) -> anyhow::Result<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
         .context("the database is not on this machine")?;

@@ -1,8 +1,7 @@
-//! The one HTTP server loop that the echo server and every floor run on: hyper, HTTP/1.1,
-//! keep-alive, `TCP_NODELAY`.
+//! The HTTP server loop used by the echo server and all floors: hyper, HTTP/1.1, keep-alive, `TCP_NODELAY`.
 //!
-//! It ends only with its process. [`exit_when_stdin_closes`] ties that to the driver's life, so
-//! that a driver which dies leaves nothing behind.
+//! It ends only with its process. [`exit_when_stdin_closes`] ties the process to the driver, so that nothing is left if
+//! the driver dies.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,12 +19,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// The largest request body that is taken; the bench's own are below 1 KiB.
+/// Largest accepted request body. Those of the bench are below 1 KiB.
 const BODY_LIMIT: usize = 16 << 20;
 
 pub(crate) type BoxBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// Builds the multi-threaded runtime that the floors and the HTTP echo server run on.
+/// Creates the multi-threaded runtime of the floors and the HTTP echo server.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -33,12 +32,12 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the runtime did not start")
 }
 
-/// Binds `listen`, prints `http://ADDRESS/mcp` as the first line of stdout, and answers with
-/// `handle` until the process ends.
+/// Binds `listen`, prints `http://ADDRESS/mcp` as the first line of stdout, and serves requests with `handle` until the
+/// process exits.
 ///
 /// # Errors
 ///
-/// The address cannot be bound. A failing connection ends alone.
+/// The address cannot be bound. A failing connection affects only itself.
 pub(crate) async fn serve<H, F, B>(listen: &str, handle: H) -> anyhow::Result<()>
 where
     H: Fn(http::Request<Incoming>) -> F + Clone + Send + 'static,
@@ -57,7 +56,7 @@ where
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        // A failed accept (no descriptors left) is the client's to notice.
+        // The client notices a failed accept (for example without free descriptors).
         let Ok((stream, _)) = accepted else { continue };
         stream.set_nodelay(true)?;
         let handle = handle.clone();
@@ -66,7 +65,7 @@ where
                 let answer = handle(request);
                 async move { Ok::<_, Infallible>(answer.await) }
             });
-            // A connection that breaks is its client's to report.
+            // The client reports a broken connection.
             let _ = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(None)
@@ -76,7 +75,7 @@ where
     }
 }
 
-/// Reads a whole body, at most [`BODY_LIMIT`] bytes. `None`: it broke off or was longer.
+/// Reads a whole body of at most [`BODY_LIMIT`] bytes. `None`: it was incomplete or too long.
 pub(crate) async fn whole(body: Incoming) -> Option<Bytes> {
     match Limited::new(body, BODY_LIMIT).collect().await {
         Ok(body) => Some(body.to_bytes()),
@@ -84,7 +83,7 @@ pub(crate) async fn whole(body: Incoming) -> Option<Bytes> {
     }
 }
 
-/// A 200 answer of JSON.
+/// A JSON response with status 200.
 pub(crate) fn json<B>(body: B) -> Response<B> {
     let mut response = Response::new(body);
     response
@@ -93,14 +92,14 @@ pub(crate) fn json<B>(body: B) -> Response<B> {
     response
 }
 
-/// An answer without a body.
+/// A response without a body.
 pub(crate) fn empty(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
     response
 }
 
-/// Ends the process once its stdin reaches end of file.
+/// Exits the process once its stdin is closed.
 pub(crate) fn exit_when_stdin_closes() {
     std::thread::spawn(|| {
         let mut sink = [0; 256];

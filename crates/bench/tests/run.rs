@@ -1,5 +1,5 @@
-//! The driver as it is used, with the floor in the product's place. Nothing here depends on how
-//! quick the machine is: what is asserted is that everything ran and every answer was right.
+//! Runs the driver with the floor in place of the gateway. Nothing here depends on the speed of the machine: the tests
+//! check that everything ran and that every response was correct.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn the_floor_is_measured_against_itself_in_every_case() {
         .output()
         .expect("bench is started");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    // 1 only says that a bound was exceeded, as it may be in a debug build.
+    // Exit code 1 only means that a bound was exceeded, as a debug build may do.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{stderr}");
     let figures: Value = serde_json::from_slice(&std::fs::read(&file).expect("the figures"))
         .expect("the figures are JSON");
@@ -51,14 +51,14 @@ fn the_floor_is_measured_against_itself_in_every_case() {
             "{row}"
         );
     }
-    // Seven cases, two sides: a warm-up of half a round and a round, at 32 clients and at one.
+    // Seven cases, two sides: a warm-up of half a round and a round, with 32 clients and with one.
     assert!(
         figures["answersChecked"].as_u64() >= Some(7 * 2 * 500),
         "{figures:#}"
     );
 }
 
-/// With both sides in the same minutes, a build for debugging has the same ratio.
+/// Both sides are measured at the same time, so a debug build has the same ratio.
 #[test]
 fn d10_a_call_costs_no_more_with_three_replicas() {
     assert!(
@@ -72,7 +72,7 @@ fn d10_a_call_costs_no_more_with_three_replicas() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     println!("{stdout}");
-    // With sessions and without, recorded and not.
+    // With and without sessions, with and without records.
     assert_eq!(stdout.matches("≤ ×1.10  ok").count(), 4, "{stdout}{stderr}");
     assert!(output.status.success(), "{stdout}{stderr}");
 }

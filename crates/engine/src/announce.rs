@@ -1,8 +1,9 @@
-//! Telling clients that lists changed: those that did, and once for a burst.
+//! Notifies clients of changed lists, once per burst of changes, and only if a list really changed.
 //!
-//! Whoever changes something notes how the lists of a scope were; a moment later they are compared with how they are.
-//! Invariant: a client that has a list which is not the current one has been told so, or will be within little more than a second; save
-//! at the very start, where nobody has a list yet and servers come one after the other: then when they are all there.
+//! A task that changes something notes the previous lists of the scope. A moment later, they are compared with the
+//! current ones. Invariant: a client with an outdated list has been notified, or will be within little more than a
+//! second. Exception: during the first start, when no client has a list yet and servers come up one after the other,
+//! clients are notified once all servers are up.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -16,32 +17,32 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{catalog::ListKind, scope::Scope, view::View};
 
-/// A burst is over when nothing came for so long.
-const QUIET: Duration = Duration::from_millis(100);
-/// A longer one is told in parts.
-const LONGEST_BURST: Duration = Duration::from_secs(1);
-/// How often the servers of a scope are checked for having come up.
-const LOOK: Duration = Duration::from_millis(250);
+/// A burst ends after this time without a change.
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
+/// A longer burst is announced in parts.
+const MAX_BURST: Duration = Duration::from_secs(1);
+/// Interval between checks whether the servers of a scope have come up.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The list changes that clients have not heard of yet.
+/// List changes that clients have not been notified of.
 #[derive(Default)]
 pub(crate) struct Announcer {
     scopes: Mutex<HashMap<Scope, Noted>>,
     noted: Notify,
 }
 
-/// How a scope was.
+/// The previous state of a scope.
 struct Noted {
-    /// The last snapshot that a client may know; `None`: nobody can tell.
+    /// The last snapshot that a client may have. `None`: unknown.
     before: Option<Arc<View>>,
-    /// The lists that may have changed since.
+    /// Lists that may have changed since.
     kinds: [bool; 4],
-    /// Whether it was too early to tell.
+    /// True if an earlier attempt was too early.
     deferred: bool,
 }
 
 impl Announcer {
-    /// Notes that these lists of a scope may change; `before` is its snapshot up to now.
+    /// Notes that these lists of a scope may change. `before` is the snapshot so far.
     pub(crate) fn note(&self, scope: &Scope, before: Option<Arc<View>>, kinds: &[ListKind]) {
         self.merge(scope, Noted::new(before, kinds));
         self.noted.notify_one();
@@ -58,7 +59,7 @@ impl Announcer {
                 for (kind, new) in known.kinds.iter_mut().zip(new.kinds) {
                     *kind |= new;
                 }
-                // What a client has counts, not what was in between.
+                // Compare with what clients have, not with intermediate states.
                 let unknown = known.before.as_ref().is_some_and(|view| !view.is_known());
                 if unknown && new.before.as_ref().is_some_and(|view| view.is_known()) {
                     known.before = new.before;
@@ -81,7 +82,7 @@ impl Noted {
         noted
     }
 
-    /// The lists that are not what they were; `None`: it is too early to tell.
+    /// The lists that have changed. `None`: too early to tell.
     fn changed(&self, now: Option<&View>) -> Option<Vec<ListKind>> {
         let mut changed = Vec::new();
         for kind in ListKind::ALL {
@@ -92,7 +93,7 @@ impl Noted {
                     if now.is_starting() && !before.is_known() {
                         return None;
                     }
-                    // Lists wait for the start, too: whoever has one has this one.
+                    // Requests for lists wait for the start, too. A client with any list has this one.
                     let is_had = self.deferred && now.knows(kind) && !before.knows(kind);
                     !is_had && !before.has_same(now, kind)
                 }
@@ -108,7 +109,8 @@ impl Noted {
 }
 
 impl Announcer {
-    /// Tells of changes until the product stops: `view` gives the snapshot that a scope has now, `tell` tells who listens there.
+    /// Announces changes until the gateway stops. `view` returns the current snapshot of a scope, `tell` notifies its
+    /// listeners.
     pub(crate) async fn run(
         &self,
         over: CancellationToken,
@@ -121,8 +123,8 @@ impl Announcer {
             .is_some()
         {
             let begin = Instant::now();
-            while begin.elapsed() < LONGEST_BURST {
-                if tokio::time::timeout(QUIET, self.noted.notified())
+            while begin.elapsed() < MAX_BURST {
+                if tokio::time::timeout(QUIET_PERIOD, self.noted.notified())
                     .await
                     .is_err()
                 {
@@ -130,7 +132,9 @@ impl Announcer {
                 }
             }
             while !self.announce(&view, &tell) {
-                let waited = over.run_until_cancelled(tokio::time::sleep(LOOK)).await;
+                let waited = over
+                    .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
+                    .await;
                 if waited.is_none() {
                     return;
                 }
@@ -138,7 +142,7 @@ impl Announcer {
         }
     }
 
-    /// Tells what is noted; `false` if it is too early for some of it.
+    /// Announces what is noted. Returns `false` if it is too early for some of it.
     fn announce(
         &self,
         view: impl Fn(&Scope) -> Option<Arc<View>>,

@@ -1,9 +1,9 @@
-//! Views of MCP Apps (SEP-1865), as far as calls depend on them.
+//! Resolves tool calls made by views of MCP Apps (SEP-1865).
 //!
-//! An app calls the tools of its own server by the names that this server gave them; it knows of no gateway. Where two
-//! servers have a tool of that name, it is told by what its client has opened: if only one of them has shown a view
-//! here, the call is that one's. Otherwise it is refused: nothing is ever guessed. Deliberately absent: looking into
-//! views.
+//! An app calls its server's tools by their native names, since it does not know about the gateway. If two servers have
+//! a tool with the same name, the views that the client has opened decide: if only one of the servers has shown a view
+//! to this client, the call goes there. Otherwise it is refused; the gateway never guesses. Deliberately absent:
+//! inspecting the contents of views.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,26 +20,26 @@ use crate::{
 };
 use parking_lot::Mutex;
 
-/// Clients whose views are remembered.
+/// Clients whose opened views are remembered.
 const MAX_CLIENTS: usize = 4_096;
-/// Servers of one client that are remembered.
+/// Servers remembered per client.
 const MAX_SERVERS: usize = 64;
 
 #[derive(Default)]
 struct Inner {
-    /// The servers whose views a client has: whether a tool showed it, or it was only read.
+    /// The servers whose views a client has, and whether a tool call showed one (`true`) or it was only read.
     clients: HashMap<Owner, Vec<(ServerKey, bool)>>,
     order: VecDeque<Owner>,
 }
 
-/// Which views clients have opened.
+/// The views that clients have opened.
 #[derive(Default)]
 pub(crate) struct Opened {
     inner: Mutex<Inner>,
 }
 
 impl Opened {
-    /// Notes that a client shows a view of a server (`called`), or has read one.
+    /// Notes that a tool call showed a view of a server (`called`), or that the client read one.
     pub(crate) fn note(&self, caller: &Caller, server: &Server, called: bool) {
         let owner = Owner::of(caller);
         if owner == Owner::Bearer {
@@ -63,7 +63,7 @@ impl Opened {
         }
     }
 
-    /// Which of these servers an app of this client belongs to, if there is no doubt.
+    /// The only one of these servers whose view this client has opened, if that is unambiguous.
     fn only<'s>(&self, caller: &Caller, servers: &[&'s Arc<Server>]) -> Option<&'s Arc<Server>> {
         let inner = self.inner.lock();
         let known = inner.clients.get(&Owner::of(caller))?;
@@ -78,7 +78,7 @@ impl Opened {
                 _ => None,
             }
         };
-        // Hosts may read views ahead of need; a call is the better witness.
+        // Hosts may prefetch views, so a call is stronger evidence.
         match one(true) {
             Some(Some(server)) => Some(*server),
             Some(None) => one(false)?.copied(),
@@ -86,7 +86,7 @@ impl Opened {
         }
     }
 
-    /// The server whose app makes this call, for a name that several servers have.
+    /// The server whose app makes this call, for a tool name that several servers have.
     pub(crate) fn server_of(
         &self,
         caller: &Caller,

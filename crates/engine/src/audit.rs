@@ -1,13 +1,12 @@
-//! The record of tool calls (P09): the intent is durable before the server hears of a call, the outcome before
-//! the caller does.
+//! The audit log of tool calls (P09). The intent is durable before the server receives a call, the outcome before the
+//! caller does.
 //!
-//! One thread writes, in batches: whatever came while the last batch was on its way is the next one. What cannot
-//! be written is said at once to whoever waits; outcomes that could not be written are kept and written later,
-//! so far as memory is set aside for them. Nothing is ever made again. Deliberately absent: what is in the
-//! table, and how long it stays there.
+//! One thread writes in batches: whatever arrives while a batch is being written forms the next one. Waiting callers
+//! learn of a failed write immediately. Outcomes that could not be written are kept, up to a limit, and written later.
+//! No call is ever repeated. Deliberately absent: the table's contents and retention.
 //!
-//! An intent that was handed to the writer gets its outcome, wherever the call is dropped: the place of the outcome in
-//! the queue is reserved before the intent goes into it ([`Pending`]).
+//! Every intent handed to the writer gets an outcome, wherever the call is dropped: the outcome's place in the queue is
+//! reserved before the intent is queued ([`Pending`]).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -23,26 +22,26 @@ use tokio::{
     time::Instant,
 };
 
-/// Records that wait to be written, and places for the outcomes of calls in flight.
-const QUEUE: usize = 32_768;
-/// The most records of one batch: two for each of as many calls as are usually in flight.
-const BATCH: usize = 256;
-/// Outcomes that are kept while they cannot be written.
-const LATE: usize = 65_536;
-/// Intents of which the database did not say whether they were written, and that are to be closed if they were. Those
-/// that come after so many failures are not written: the first failures are the ones in doubt.
-const DOUBTFUL: usize = 4_096;
-/// How long the writer waits at its end for outcomes of calls that are just being dropped.
-const LAST: Duration = Duration::from_secs(1);
-/// How often they are tried again.
-const RETRY: Duration = Duration::from_secs(1);
-/// How long a call waits for its record.
-const DEADLINE: Duration = Duration::from_secs(8);
-const STOPPING: &str = "the product is stopping";
-const TOO_MANY: &str = "too many records wait already";
+/// Capacity for waiting records, including reserved places for the outcomes of calls in flight.
+const QUEUE_CAPACITY: usize = 32_768;
+/// Records per batch: two for each of as many calls as are usually in flight.
+const RECORDS_PER_BATCH: usize = 256;
+/// Outcomes kept while they cannot be written.
+const MAX_LATE_OUTCOMES: usize = 65_536;
+/// Intents kept because the database did not confirm them. They are closed later, if they were written. Beyond this
+/// number they are dropped: after so many failures, later ones are unlikely to have been written.
+const MAX_DOUBTFUL_INTENTS: usize = 4_096;
+/// Time that the writer waits at shutdown for outcomes of calls that are being dropped.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
+/// Delay between attempts to write late records.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Time that a call waits for its record.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(8);
+const STOPPING: &str = "the gateway is stopping";
+const TOO_MANY: &str = "too many records are waiting to be written";
 const NOT_MADE: &str = "its record was not confirmed in time, so it was not made";
-/// Longest error text that is kept, in bytes.
-const ERROR_BYTES: usize = 2_000;
+/// Limit of a recorded error text.
+const MAX_ERROR_BYTES: usize = 2_000;
 
 /// Why a call was not recorded.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -51,37 +50,37 @@ pub struct NotRecorded(Arc<str>);
 
 type Done = oneshot::Sender<Result<(), NotRecorded>>;
 
-/// Records calls. Cheap to clone; the thread that writes ends with the last clone, or with [`Audit::end`].
+/// Records calls. Cheap to clone. The writer thread ends with the last clone or with [`Audit::end`].
 #[derive(Clone)]
 pub(crate) struct Audit {
     records: mpsc::Sender<Entry>,
 }
 
-/// Something for the thread that writes.
+/// An entry for the writer thread.
 struct Entry {
-    /// Nothing to write: the end.
+    /// `None`: the end.
     write: Option<CallWrite>,
     done: Option<Done>,
 }
 
-/// Who calls what.
+/// The caller and the tool that it calls.
 pub(crate) struct Intent<'a> {
     pub(crate) project: Option<&'a ProjectId>,
     pub(crate) caller: &'a str,
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
-    /// The run of an agent that it belongs to.
+    /// The agent run that the call belongs to.
     pub(crate) run: Option<&'a str>,
-    /// The call that is made again.
+    /// The recorded call that this one repeats.
     pub(crate) replay_of: Option<&'a str>,
     /// JSON text.
     pub(crate) arguments: &'a [u8],
     pub(crate) bodies: AuditBodies,
-    /// Blots out what must not be kept.
+    /// Removes secrets.
     pub(crate) redact: &'a (dyn Fn(&str) -> String + Sync),
 }
 
-/// What came of it.
+/// The outcome of a call.
 pub(crate) struct Outcome<'a> {
     pub(crate) status: CallStatus,
     pub(crate) error: Option<&'a str>,
@@ -90,27 +89,28 @@ pub(crate) struct Outcome<'a> {
     pub(crate) steps: CallSteps,
 }
 
-/// An open record. Dropped without an outcome, the call was cancelled.
+/// An open record. If it is dropped without an outcome, the call counts as cancelled.
 pub(crate) struct Record {
     pending: Pending,
     bodies: AuditBodies,
 }
 
-/// A call whose intent the writer has and whose outcome it does not have yet. Dropped, the call was cancelled.
+/// A call whose intent was given to the writer, and whose outcome was not yet. If dropped, the call counts as
+/// cancelled.
 struct Pending {
-    /// The place of the outcome in the queue; `None` once it is used or not needed.
+    /// The reserved place of the outcome in the queue. `None` once it is used or not needed.
     place: Option<OwnedPermit<Entry>>,
     id: String,
     began: Instant,
 }
 
 impl Audit {
-    /// An audit, with a thread that writes for it.
+    /// Starts the writer thread.
     ///
     /// # Panics
-    /// If the system has no more threads to give, or outside of a runtime.
+    /// If no thread can be started, or outside of a runtime.
     pub(crate) fn new(writer: CallWriter) -> Self {
-        let (records, queue) = mpsc::channel(QUEUE);
+        let (records, queue) = mpsc::channel(QUEUE_CAPACITY);
         let runtime = tokio::runtime::Handle::current();
         std::thread::Builder::new()
             .name("audit".to_owned())
@@ -122,7 +122,7 @@ impl Audit {
     /// Records that a call is about to be made.
     ///
     /// # Errors
-    /// [`NotRecorded`]: then it must not be made.
+    /// [`NotRecorded`]: the call must not be made.
     pub(crate) async fn open(&self, intent: Intent<'_>) -> Result<Record, NotRecorded> {
         let id = store::new_id();
         let arguments = (intent.bodies == AuditBodies::Full)
@@ -145,8 +145,7 @@ impl Audit {
         })
     }
 
-    /// Writes an intent. If this is dropped before it is done, or nobody can tell what came of it, the intent gets an
-    /// outcome all the same.
+    /// Writes an intent. If this future is dropped, or the result is unknown, the intent still gets an outcome.
     async fn intend(&self, call: NewCall) -> Result<Pending, NotRecorded> {
         let place = self
             .records
@@ -165,9 +164,9 @@ impl Audit {
                 return Err(why);
             }
         };
-        match tokio::time::timeout(DEADLINE, written).await {
+        match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(Ok(()))) => Ok(pending),
-            // The writer knows of it, and closes what is in doubt.
+            // The writer has it and closes it if in doubt.
             Ok(Ok(Err(why))) => {
                 pending.place = None;
                 Err(why)
@@ -184,7 +183,7 @@ impl Audit {
         }
     }
 
-    /// Waits until everything that came before is written, or cannot be. Nothing is recorded from now on.
+    /// Waits until all earlier records are written or have failed. Nothing is recorded afterwards.
     pub(crate) async fn end(&self) {
         let (done, ended) = oneshot::channel();
         let entry = Entry {
@@ -196,12 +195,12 @@ impl Audit {
         }
     }
 
-    /// Writes what another than a server's call has to record.
+    /// Writes a record that does not belong to a server's call.
     pub(crate) async fn write(&self, write: CallWrite) -> Result<(), NotRecorded> {
         match write {
             CallWrite::Intent(call) => {
                 let mut pending = self.intend(call).await?;
-                // Its outcome comes by another way.
+                // Its outcome arrives separately.
                 pending.place = None;
                 Ok(())
             }
@@ -209,7 +208,7 @@ impl Audit {
         }
     }
 
-    /// Hands something to the writer, which tells what came of it.
+    /// Queues an entry. The receiver gets the result of the write.
     fn send(&self, write: Option<CallWrite>) -> Result<Written, NotRecorded> {
         let (done, written) = oneshot::channel();
         let done = Some(done);
@@ -235,7 +234,7 @@ fn overdue() -> NotRecorded {
 }
 
 async fn answered(written: Written) -> Result<(), NotRecorded> {
-    match tokio::time::timeout(DEADLINE, written).await {
+    match tokio::time::timeout(WRITE_TIMEOUT, written).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(_)) => Err(NotRecorded(STOPPING.into())),
         Err(_) => Err(overdue()),
@@ -243,10 +242,10 @@ async fn answered(written: Written) -> Result<(), NotRecorded> {
 }
 
 impl Record {
-    /// Records what came of the call.
+    /// Records the outcome of the call.
     ///
     /// # Errors
-    /// [`NotRecorded`]: it is tried again later, but the caller cannot be told the outcome.
+    /// [`NotRecorded`]: the write is retried later, but the outcome must not be passed to the caller.
     pub(crate) async fn close(
         mut self,
         outcome: Outcome<'_>,
@@ -258,7 +257,7 @@ impl Record {
             .map(|text| redact(&String::from_utf8_lossy(text)));
         let error = outcome.error.map(|text| {
             let mut text = redact(text);
-            text.truncate(text.floor_char_boundary(ERROR_BYTES));
+            text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
             text
         });
         let pending = &mut self.pending;
@@ -292,7 +291,7 @@ impl Pending {
         }
     }
 
-    /// Gives the outcome to the writer; the first one counts.
+    /// Gives the outcome to the writer. Only the first one counts.
     fn give(&mut self, end: CallEnd, done: Option<Done>) {
         if let Some(place) = self.place.take() {
             let write = Some(CallWrite::Outcome(end));
@@ -315,14 +314,14 @@ fn digest(text: &[u8]) -> String {
 
 async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
     let mut book = Book::new(writer);
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut batch = Vec::with_capacity(RECORDS_PER_BATCH);
     let mut ending = None;
     while ending.is_none() {
         let came = if book.is_clear() {
-            queue.recv_many(&mut batch, BATCH).await
+            queue.recv_many(&mut batch, RECORDS_PER_BATCH).await
         } else {
-            // Who waits goes first; what is late is tried beside it.
-            tokio::time::timeout(RETRY, queue.recv_many(&mut batch, BATCH))
+            // Waiting callers go first. Late records are retried along with them.
+            tokio::time::timeout(RETRY_DELAY, queue.recv_many(&mut batch, RECORDS_PER_BATCH))
                 .await
                 .unwrap_or(usize::MAX)
         };
@@ -345,10 +344,10 @@ async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
             let _ = done.send(outcome.clone());
         }
     }
-    // Calls that are dropped with the product have places in the queue yet; new ones get none.
+    // Calls dropped at shutdown still have reserved places. New calls get none.
     queue.close();
     let mut last = Vec::new();
-    let until = Instant::now() + LAST;
+    let until = Instant::now() + SHUTDOWN_WAIT;
     while let Ok(Some(entry)) = tokio::time::timeout_at(until, queue.recv()).await {
         last.extend(
             entry
@@ -362,7 +361,7 @@ async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
     }
 }
 
-/// The writer's own account: what could not be written yet.
+/// The writer's backlog: records that could not be written yet.
 struct Book {
     writer: CallWriter,
     late: VecDeque<CallEnd>,
@@ -384,13 +383,13 @@ impl Book {
         self.late.is_empty() && self.doubtful.is_empty()
     }
 
-    /// Writes these records, and some of those that are late.
+    /// Writes these records and some of the late ones.
     async fn enter(&mut self, mut writes: Vec<CallWrite>) -> Result<(), NotRecorded> {
         let new = writes.len();
-        let late = self.late.iter().take(BATCH);
+        let late = self.late.iter().take(RECORDS_PER_BATCH);
         writes.extend(late.cloned().map(CallWrite::Outcome));
         let doubtful_from = writes.len();
-        let doubtful = self.doubtful.iter().take(BATCH);
+        let doubtful = self.doubtful.iter().take(RECORDS_PER_BATCH);
         writes.extend(doubtful.cloned().map(CallWrite::Outcome));
         match self.writer.write(&writes).await {
             Ok(()) => {
@@ -410,15 +409,17 @@ impl Book {
         }
     }
 
-    /// Keeps what could not be written.
+    /// Keeps records that could not be written.
     fn keep(&mut self, writes: Vec<CallWrite>) {
         let mut lost = 0_u64;
         for write in writes {
             match write {
-                CallWrite::Outcome(end) if self.late.len() < LATE => self.late.push_back(end),
+                CallWrite::Outcome(end) if self.late.len() < MAX_LATE_OUTCOMES => {
+                    self.late.push_back(end)
+                }
                 CallWrite::Outcome(_) => lost += 1,
-                // Its caller is told that it was not made; whether its record is there, nobody knows.
-                CallWrite::Intent(call) if self.doubtful.len() < DOUBTFUL => {
+                // The caller learns that the call was not made. It is unknown whether the record was written.
+                CallWrite::Intent(call) if self.doubtful.len() < MAX_DOUBTFUL_INTENTS => {
                     self.doubtful.push_back(not_made(call));
                 }
                 CallWrite::Intent(_) => {}
@@ -429,12 +430,12 @@ impl Book {
         {
             tracing::error!(
                 calls = lost,
-                "outcomes of calls are lost: their records stay open{times}"
+                "call outcomes were lost, so their records stay open{times}"
             );
         }
     }
 
-    /// One last time for all that is late.
+    /// A last attempt for all late records.
     async fn finish(mut self, last: Vec<CallWrite>) {
         let ends = self.late.drain(..).chain(self.doubtful.drain(..));
         let rest: Vec<_> = last
@@ -444,7 +445,7 @@ impl Book {
         if !rest.is_empty() && self.writer.write(&rest).await.is_err() {
             tracing::error!(
                 records = rest.len(),
-                "outcomes of calls could not be recorded: they stay open"
+                "call outcomes could not be recorded, so their records stay open"
             );
         }
     }
@@ -513,7 +514,7 @@ mod tests {
         audit.open(intent).await
     }
 
-    /// A call is dropped while its intent is on the way to the table.
+    /// Calls are dropped while their intents are being written.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_intent_whose_call_is_dropped_is_closed() {
         let office = Office::new().await;
@@ -553,7 +554,7 @@ mod tests {
         }
     }
 
-    /// Calls that are in flight when the product stops are dropped after the writer was told to end.
+    /// Calls in flight at shutdown are dropped after the writer was asked to end.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_call_that_is_dropped_at_the_end_is_closed() {
         let office = Office::new().await;

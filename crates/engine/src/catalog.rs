@@ -1,4 +1,4 @@
-//! What a server offers, as it said it: the raw items of its lists.
+//! The catalog of a server: the raw items of its lists, as the server sent them.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -14,15 +14,15 @@ use mcp::{
 };
 use memchr::memmem::Finder;
 
-/// Items of one list that are kept; what a server offers beyond that is left out, with a warning.
+/// Items kept per list. The rest is left out, with a warning.
 const MAX_ITEMS: usize = 20_000;
-/// Bytes of one list that are kept.
+/// Bytes kept per list.
 const MAX_BYTES: usize = 64 << 20;
-/// Pages of one list that are asked for.
+/// Pages fetched per list.
 const MAX_PAGES: usize = 2_000;
-/// Characters of a name that are logged.
+/// Characters of a name shown in logs.
 const SHOWN_CHARS: usize = 100;
-/// Wall time for one page.
+/// Wall time limit for one page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The four lists of a server.
@@ -37,7 +37,7 @@ pub enum ListKind {
 impl ListKind {
     pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
 
-    /// The method that lists them.
+    /// The method that lists these items.
     #[must_use]
     pub fn method(self) -> &'static str {
         match self {
@@ -74,12 +74,12 @@ impl ListKind {
         }
     }
 
-    /// Whether its items are called by a name, which nothing else of the server has.
+    /// Returns whether items are called by name. Names are unique within a server.
     fn is_named(self) -> bool {
         matches!(self, Self::Tools | Self::Prompts)
     }
 
-    /// The server capability that it belongs to.
+    /// The server capability that this list belongs to.
     #[must_use]
     pub fn capability(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl ListKind {
         }
     }
 
-    /// The notification that says it changed.
+    /// The notification for a change of this list.
     #[must_use]
     pub fn changed(self) -> &'static str {
         match self {
@@ -103,22 +103,23 @@ impl ListKind {
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// Its name or URI, as the server gave it.
+    /// Name or URI, as the server gave it.
     pub native: Arc<str>,
     /// JSON text.
     pub raw: Bytes,
-    /// What is mirrored into headers of modern HTTP requests (`x-mcp-header`).
+    /// Parameters that modern HTTP requests mirror into headers (`x-mcp-header`).
     pub headers: Option<Arc<ParamHeaders>>,
 }
 
-/// All that a server offers.
+/// Everything a server offers.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     pub info: Option<ServerInfo>,
-    /// Whether it has asked its clients things in a way that only calls of one session at a time let us tell whom.
+    /// True if the server has sent a request that could belong to several sessions. If so, it gets the calls of one
+    /// session at a time, so that its requests can be assigned to a client.
     pub takes_turns: bool,
     lists: [Arc<[Item]>; 4],
-    /// Native names of the tools that a legacy server only runs as tasks.
+    /// Native names of tools that a legacy server runs only as tasks.
     only_tasks: Arc<HashSet<Arc<str>>>,
 }
 
@@ -128,7 +129,7 @@ impl Catalog {
         &self.lists[kind as usize]
     }
 
-    /// Whether a legacy server runs the tool as a task only.
+    /// Returns whether a legacy server runs the tool only as a task.
     #[must_use]
     pub fn needs_task(&self, native: &str) -> bool {
         self.only_tasks.contains(native)
@@ -145,7 +146,7 @@ impl Catalog {
     }
 }
 
-/// Why a list cannot be had.
+/// Why a list could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     #[error(transparent)]
@@ -158,7 +159,7 @@ pub enum FetchError {
     Shape(&'static str),
 }
 
-/// Asks for all pages of a list. A gateway says with it which gateways are behind it.
+/// Fetches all pages of a list. If the server is a gateway, also returns which gateways are behind it.
 ///
 /// # Errors
 /// [`FetchError`]; a server without the method has an empty list.
@@ -171,7 +172,7 @@ pub async fn fetch_list(
     let mut behind = None;
     let mut bytes = 0;
     let mut cursor: Option<String> = None;
-    // A name that is listed twice could be agreed to in one definition, and offered in the other.
+    // If a name were listed twice, one definition could be approved and the other one offered.
     let mut known: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..MAX_PAGES {
         let members = cursor
@@ -182,7 +183,7 @@ pub async fn fetch_list(
         let frame = asked.await.map_err(|_| FetchError::Timeout)??;
         if frame.kind() == FrameKind::Error {
             let error = RpcError::from_json(frame.body());
-            // Not every server that has resources has templates.
+            // Some servers have resources but no templates.
             return if error.code == METHOD_NOT_FOUND {
                 Ok((items, behind))
             } else {
@@ -207,7 +208,7 @@ pub async fn fetch_list(
                 );
                 return Ok((items, behind));
             }
-            // A copy, so that a page does not live as long as its smallest item.
+            // Copied, so that one small item does not keep the whole page in memory.
             let raw = Bytes::copy_from_slice(&text[span]);
             let Some(item) = item(kind, raw, client, label) else {
                 continue;
@@ -239,7 +240,7 @@ pub async fn fetch_list(
     Ok((items, behind))
 }
 
-/// A name of a server's, fit for a log.
+/// A native name, shortened and escaped for the log.
 fn shown(native: &str) -> String {
     native
         .chars()
@@ -248,10 +249,10 @@ fn shown(native: &str) -> String {
         .collect()
 }
 
-/// An item that was kept because it was fit to be offered.
+/// Restores an item from a snapshot. It passed all checks when it was saved.
 pub(crate) fn remembered_item(kind: ListKind, raw: Bytes) -> Option<Item> {
     let native: Arc<str> = Object::of(&raw)?.string(kind.id_key())?.as_ref().into();
-    // Kept by a version that did not leave such names out.
+    // Earlier versions saved names with control characters.
     if kind.is_named() && native.chars().any(char::is_control) {
         return None;
     }
@@ -280,7 +281,7 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
         );
         return None;
     };
-    // No client could tell it from another on a screen, and no database holds a NUL.
+    // Users could not tell such names apart on a screen, and Postgres cannot store a NUL.
     if kind.is_named() && native.chars().any(char::is_control) {
         tracing::warn!(
             server = label,
@@ -294,15 +295,15 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
     if kind == ListKind::Tools {
         match ParamHeaders::from_tool(&raw) {
             Ok(found) if found.is_empty() => {}
-            // Of any server: a modern client over HTTP sends them for every tool that it finds them in, and
-            // whom it sends them to has to check them.
+            // Kept for servers of any kind: a modern HTTP client sends these headers for every tool that declares them,
+            // and the receiver has to check them.
             Ok(found) => headers = Some(Arc::new(found)),
             // 2026-07-28 basic/transports/streamable-http: such a tool must not be offered.
             Err(why) if client.is_http() && client.info().era == mcp::Era::Modern => {
                 tracing::warn!(server = label, tool = %native, "a tool with a bad `x-mcp-header` is left out: {why}");
                 return None;
             }
-            // Elsewhere the annotation has no meaning.
+            // The annotation has no meaning for other servers.
             Err(_) => {}
         }
     }
@@ -313,7 +314,7 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
     })
 }
 
-/// Whether a tool (JSON text) shows a view.
+/// Returns whether a tool (JSON text) has a view (MCP Apps).
 pub(crate) fn has_view(tool: &[u8]) -> bool {
     Finder::new("esourceUri").find(tool).is_some()
         && Object::of(tool)

@@ -1,4 +1,4 @@
-//! Which gateways are behind this one, told to gateways that ask (see [`mcp::chain`]).
+//! Tells gateways that ask which gateways are behind this one (see [`mcp::chain`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,13 +15,13 @@ use crate::{
     shared::Shared,
 };
 
-/// Whether a request comes from a gateway that wants to know.
+/// Returns whether the request asks for this, as gateways do.
 pub(crate) fn is_asked(request: &Frame) -> bool {
     request.meta().is_some_and(|meta| meta.find(KEY).is_some())
 }
 
 impl Shared {
-    /// The result with what there is to say about gateways in its `_meta`.
+    /// Adds this gateway's chain to the result's `_meta`.
     pub(crate) fn with_chain(&self, result: &Bytes) -> Bytes {
         let Some(chain) = &self.identity.chain else {
             return result.clone();
@@ -47,11 +47,11 @@ impl Shared {
     }
 }
 
-/// After so long a server is asked again that was blocked for what lies behind another gateway.
-pub(crate) const AGAIN: Duration = Duration::from_secs(600);
+/// Delay before a server that was blocked because of gateways behind it is tried again.
+pub(crate) const BLOCKED_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 impl Server {
-    /// Notes why the server must not be behind this gateway. Its connection, if there is one, is to be closed then.
+    /// Notes why the server must not be behind this gateway. The caller then has to close its connection, if any.
     pub(crate) fn block(&self, blocked: Blocked) {
         *self.blocked.lock() = Some(blocked);
     }
@@ -64,7 +64,7 @@ impl Server {
         self.blocked.lock().take()
     }
 
-    /// Compares what another gateway says now of those behind it; `false` if it must not be connected to.
+    /// Checks the gateways that another gateway now reports behind it. Returns `false` if it must be disconnected.
     pub(crate) fn look_behind(
         &self,
         shared: &Shared,

@@ -1,7 +1,7 @@
-//! What happens to servers, written down: one task writes, in order, and nobody waits for it.
+//! The event log of servers. One task writes in order; no caller waits for it.
 //!
-//! Bounded: `QUEUE` writes wait. Where the store does not keep up, events are lost and counted; the last status of a
-//! server is kept and tried again until it is written. Deliberately absent: when something is written.
+//! Bounded: at most `MAX_QUEUED_WRITES` writes wait. If the store is too slow, events are dropped and counted. The
+//! latest status of a server is kept and retried until it is written. Deliberately absent: when something is logged.
 
 use std::{
     collections::BTreeMap,
@@ -17,14 +17,14 @@ use serde_json::Value;
 use store::{NewEvent, Store};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-const QUEUE: usize = 4096;
-/// Warnings that a slow listener may be behind.
-const WARNINGS: usize = 256;
-const RETRY: Duration = Duration::from_secs(1);
+const MAX_QUEUED_WRITES: usize = 4096;
+/// Warnings buffered per listener. A slower listener loses the oldest ones.
+const MAX_QUEUED_WARNINGS: usize = 256;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Something to write down.
+/// An entry to write.
 pub(crate) enum Write {
-    /// How a server is left, for the next start of the product.
+    /// A server's status, for the next start of the gateway.
     Status { id: String, word: &'static str },
     Event {
         project: Option<ProjectId>,
@@ -34,11 +34,11 @@ pub(crate) enum Write {
         warning: bool,
         detail: Value,
     },
-    /// Tell when all before it is written, or was tried.
+    /// Notifies the sender once all earlier entries were written or have failed.
     Flush(oneshot::Sender<()>),
 }
 
-/// A health warning of a server (H10, H15).
+/// A health warning about a server (H10, H15).
 #[derive(Clone, Debug)]
 pub struct Warning {
     pub project: Option<ProjectId>,
@@ -48,7 +48,7 @@ pub struct Warning {
     pub detail: Value,
 }
 
-/// Cheap to clone; the task ends with the last clone.
+/// Cheap to clone. The task ends with the last clone.
 #[derive(Clone)]
 pub(crate) struct Chronicle {
     writes: mpsc::Sender<Write>,
@@ -57,12 +57,12 @@ pub(crate) struct Chronicle {
 }
 
 impl Chronicle {
-    /// The task is to be run by whoever owns tasks.
+    /// Returns the chronicle and its task, which the caller has to run.
     pub(crate) fn new(store: Store) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (writes, queue) = mpsc::channel(QUEUE);
+        let (writes, queue) = mpsc::channel(MAX_QUEUED_WRITES);
         let chronicle = Self {
             writes,
-            warnings: broadcast::Sender::new(WARNINGS),
+            warnings: broadcast::Sender::new(MAX_QUEUED_WARNINGS),
             lost: Arc::default(),
         };
         (chronicle, write_all(store, queue))
@@ -78,7 +78,7 @@ impl Chronicle {
             detail,
         } = &write
         {
-            // An error only says that nobody listens.
+            // Fails only if there is no listener.
             let _ = self.warnings.send(Warning {
                 project: project.clone(),
                 id: id.clone(),
@@ -89,7 +89,10 @@ impl Chronicle {
         }
         if self.writes.try_send(write).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
-            tracing::error!(lost, "what happened to a server is not written down");
+            tracing::error!(
+                lost,
+                "a server event was dropped: too many are waiting to be written"
+            );
         }
     }
 
@@ -111,7 +114,7 @@ async fn write_all(store: Store, mut queue: mpsc::Receiver<Write>) {
         let write = if open.is_empty() {
             queue.recv().await
         } else {
-            match tokio::time::timeout(RETRY, queue.recv()).await {
+            match tokio::time::timeout(RETRY_DELAY, queue.recv()).await {
                 Ok(write) => write,
                 Err(_) => {
                     retry(&store, &mut open).await;
@@ -143,7 +146,7 @@ async fn write_all(store: Store, mut queue: mpsc::Receiver<Write>) {
                     detail: &detail,
                 };
                 if let Err(error) = store.event_add(event).await {
-                    tracing::error!(id, kind, "an event is not written down: {error}");
+                    tracing::error!(id, kind, "a server event could not be written: {error}");
                 }
             }
         }
@@ -159,7 +162,7 @@ async fn retry(store: &Store, open: &mut BTreeMap<String, &'static str>) {
             Err(error) => {
                 tracing::warn!(
                     id,
-                    "the status of a hosted server is not written yet: {error}"
+                    "the status of a hosted server could not be written yet: {error}"
                 );
                 left.insert(id, word);
             }

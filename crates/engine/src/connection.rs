@@ -1,4 +1,4 @@
-//! A live conversation with an instance.
+//! A live connection to an instance.
 
 use std::{
     collections::BTreeSet,
@@ -22,52 +22,52 @@ use runtime::{Enforced, Handle, VisibleFiles};
 
 use crate::{exchange::Caller, gate::CALLER, logins::Issued};
 
-/// A live conversation with an instance.
+/// A live connection to an instance.
 pub struct Connection {
     pub client: Client,
-    /// Whether another gateway of the installation runs the instance, and this is a conversation with that gateway.
+    /// True if another gateway of the installation runs the instance, and this connection leads to that gateway.
     pub(crate) is_elsewhere: bool,
-    /// The instance, where it is ours.
+    /// The instance, if this gateway runs it.
     pub handle: Option<Handle>,
-    /// What its sandbox is made by, where it has one.
+    /// How it is sandboxed, if it is.
     pub hosted: Option<Arc<Placement>>,
     /// The access token in the instance's environment.
     pub(crate) issued: Option<Issued>,
-    /// The principal whose sign-in it has, where it is not the one of all.
+    /// The principal whose sign-in it uses, unless it is the shared one.
     pub(crate) whose: Option<Arc<str>>,
     pub(crate) level: AtomicU8,
-    /// The tools that it lists, where it is a session's own.
+    /// The tools that it lists, if it belongs to one session.
     pub(crate) own_tools: OwnTools,
-    /// Whether its server's lists were asked for: what it wanted of its own accord at its start is over.
+    /// Set once the server's lists were fetched. Before that, its requests belong to its start-up.
     pub(crate) is_known: AtomicBool,
-    /// What the server last said of itself and those behind it, if it is a gateway.
+    /// The server's last report about itself and the gateways behind it, if it is a gateway.
     pub(crate) behind: ArcSwapOption<Behind>,
 }
 
-/// What an instance's sandbox is made by, and what of it is enforced.
+/// How an instance is sandboxed, and which limits are enforced.
 #[derive(Clone, Debug)]
 pub struct Placement {
     pub provider: Provider,
-    /// Why it is this provider.
+    /// Why this provider was chosen.
     pub why: Arc<str>,
     pub enforced: Arc<[Enforced]>,
-    /// Which files it sees, where its runtime can list them.
+    /// The files that it sees, if its runtime can list them.
     pub files: Option<Arc<VisibleFiles>>,
-    /// Where its ports are reached on this host.
+    /// The addresses on this host at which its ports are reached.
     pub ports: Vec<(u16, std::net::SocketAddr)>,
 }
 
 /// Native names of tools.
 pub(crate) type Names = Arc<BTreeSet<Arc<str>>>;
 
-/// The tools that one instance lists, as far as that is known.
+/// The tools that one instance lists, as far as they are known.
 #[derive(Default)]
 pub(crate) struct OwnTools(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     names: Option<Names>,
-    /// How often the list has changed: what was asked for before that is out of date.
+    /// Number of changes of the list so far. A list requested before the latest change is outdated.
     changes: u64,
 }
 
@@ -80,7 +80,7 @@ impl OwnTools {
         self.0.lock().changes
     }
 
-    /// Takes in a list that was asked for after so many changes, if there has been none since.
+    /// Stores a list that was requested after this number of changes, unless it has changed since.
     pub(crate) fn learn(&self, names: &Names, changes: u64) {
         let mut known = self.0.lock();
         if known.changes == changes {
@@ -88,7 +88,7 @@ impl OwnTools {
         }
     }
 
-    /// The list has changed: it is asked for when it is next wanted.
+    /// The list has changed. It is fetched when it is needed next.
     pub(crate) fn forget(&self) {
         let mut known = self.0.lock();
         known.names = None;
@@ -97,7 +97,7 @@ impl OwnTools {
 }
 
 impl Connection {
-    /// A conversation that was just made; `handle` and `hosted` as in the fields of these names.
+    /// A new connection. `handle` and `hosted` are as in the fields of these names.
     #[must_use]
     pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Placement>>) -> Self {
         let behind = client.info().behind.clone().map(Arc::new);
@@ -115,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// Says whose request it is, where that depends on who asks.
+    /// Names the caller in the request, if the other side needs to know.
     pub(crate) fn name_caller(&self, outgoing: &mut Outgoing<'_>, caller: &Caller) {
         if self.is_elsewhere
             && let Ok(principal) = HeaderValue::from_str(&caller.principal)
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Ends the conversation, and the instance behind it if it is ours.
+    /// Closes the connection, and stops the instance if this gateway runs it.
     pub(crate) async fn close(&self, grace: Duration) {
         self.client.close(grace).await;
         if let Some(handle) = &self.handle {
@@ -132,8 +132,9 @@ impl Connection {
         }
     }
 
-    /// Asks the server to log from `level` on, if it is one session's own. A shared one is asked for all that it has: each
-    /// client gets of that what it wants, and one that set no level what the server would send it.
+    /// Asks the server to log from `level` on, if the connection belongs to one session. A shared server is asked for
+    /// all levels, and each client's messages are filtered: by its level or, if it set none, by what the server would
+    /// send by default.
     pub(crate) async fn ensure_level(&self, level: &'static str, is_own: bool) {
         let info = self.client.info();
         let level = if is_own {
@@ -159,7 +160,7 @@ impl Connection {
         match tokio::time::timeout(Duration::from_secs(5), asked).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::debug!("logging/setLevel failed: {error}"),
-            Err(_) => tracing::debug!("logging/setLevel had no answer"),
+            Err(_) => tracing::debug!("logging/setLevel timed out"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What changes the fleet: which servers there shall be, and what of them is offered.
+//! Changes to the fleet: which servers are declared, and which of their tools are offered.
 //!
-//! Invariant: what is unchanged goes on undisturbed. Deliberately absent: where descriptions come from.
+//! Invariant: an unchanged server is not disturbed. Deliberately absent: where specs come from.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,10 +25,10 @@ use crate::{
     status::Left,
 };
 
-/// How long the product waits for what was killed to be gone when it stops.
-const KILLING: Duration = Duration::from_millis(500);
-/// And for the last writes.
-const WRITING: Duration = Duration::from_secs(10);
+/// Time that shutdown waits for killed servers to be gone.
+const KILL_WAIT: Duration = Duration::from_millis(500);
+/// Time that shutdown waits for the last writes.
+const WRITE_WAIT: Duration = Duration::from_secs(10);
 
 /// Why the servers could not be started (start policy `sequential`).
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub struct StartFailed {
 }
 
 impl Gateway {
-    /// Starts the first set of servers, as the start policy says.
+    /// Starts the initial servers according to the start policy.
     ///
     /// # Errors
     /// [`StartFailed`] under `sequential`; the other policies report failures as they happen.
@@ -69,9 +69,9 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes the servers of the configuration file be `specs`: what is unchanged goes on undisturbed, what
-    /// changed is started anew, what is gone is stopped. Returns once the old ones are on their way out.
-    /// Of those that are new, `remembered` is what was known of them when they were there before.
+    /// Replaces the servers of the configuration file with `specs`: an unchanged server is not disturbed, a changed one
+    /// is restarted, a removed one is stopped. Returns when the old servers are stopping. `remembered` is the saved
+    /// state of new servers.
     pub fn reconfigure(
         &self,
         specs: Vec<ServerSpec>,
@@ -100,8 +100,8 @@ impl Gateway {
         );
     }
 
-    /// Makes the hosted servers be these, as [`Gateway::reconfigure`] does it; each with how an earlier run of the
-    /// product left it, if there was one.
+    /// Replaces the hosted servers in the same way as [`Gateway::reconfigure`]. Each comes with the state in which an
+    /// earlier run of the gateway left it, if there was one.
     pub fn host(
         &self,
         hosted: Vec<(ServerSpec, Option<Left>)>,
@@ -126,7 +126,7 @@ impl Gateway {
         );
     }
 
-    /// Makes a project be so: its settings and its own servers, as [`Gateway::reconfigure`] does it.
+    /// Sets the settings and servers of a project, in the same way as [`Gateway::reconfigure`].
     pub fn project_set(
         &self,
         id: &ProjectId,
@@ -144,7 +144,7 @@ impl Gateway {
         );
     }
 
-    /// Forgets a project and stops its own servers (P05).
+    /// Forgets a project and stops its servers (P05).
     pub fn project_remove(&self, id: &ProjectId) {
         self.replace(
             |scope| scope.project.as_ref().is_none_or(|named| named == id),
@@ -168,7 +168,7 @@ impl Gateway {
     ) {
         let shared = &self.shared;
         let change = shared.change(|fleet| change(fleet, shared));
-        // The old ones leave the views before they stop: nobody is sent to a server on its way out.
+        // Old servers leave the views before they stop, so that no call is sent to a stopping server.
         shared.publish(&ListKind::ALL, concerns);
         for server in change.stopped {
             shared.parts(&server);
@@ -184,15 +184,14 @@ impl Gateway {
         }
     }
 
-    /// Launches nothing from now on: servers that answer calls go on to, the others stop. All of them will have to be gone
-    /// at `by`.
+    /// Stops launching servers. Servers that are up keep running, the others stop. All of them have to be gone at `by`.
     pub fn close(&self, by: Instant) {
         let _ = self.shared.stop_by.set(by);
         self.shared.closing.cancel();
         self.shared.over.cancel();
     }
 
-    /// Stops all servers ([`Gateway::close`]), and waits until they are gone and everything is written down.
+    /// Stops all servers ([`Gateway::close`]), and waits until they are gone and all data is saved.
     pub async fn shutdown(&self, by: Instant) {
         self.close(by);
         let fleet = self.shared.fleet();
@@ -200,20 +199,20 @@ impl Gateway {
             server.stop();
         }
         let gone = futures_util::future::join_all(fleet.all().map(|server| server.stopped()));
-        if tokio::time::timeout_at(by + KILLING, gone).await.is_err() {
+        if tokio::time::timeout_at(by + KILL_WAIT, gone).await.is_err() {
             tracing::warn!("some servers did not stop in time");
         }
-        if tokio::time::timeout(WRITING, self.shared.written())
+        if tokio::time::timeout(WRITE_WAIT, self.shared.written())
             .await
             .is_err()
         {
             tracing::warn!(
-                "not all that was to be remembered is written down: the database does not answer"
+                "some data could not be saved before the stop: the database does not respond"
             );
         }
     }
 
-    /// Agrees to these definitions that tools have now, at once; `false` if none of them waits for that.
+    /// Approves these current definitions immediately. Returns `false` if no definition was pending.
     pub fn approve_tools(&self, server: &ServerKey, tools: &[(NativeName, Arc<str>)]) -> bool {
         let fleet = self.shared.fleet();
         let Some(server) = fleet.get(server) else {
@@ -226,7 +225,7 @@ impl Gateway {
         approved
     }
 
-    /// The servers that have tools with a definition that was not agreed to yet.
+    /// The servers with tools whose definition awaits approval.
     #[must_use]
     pub fn unapproved(&self) -> Vec<ServerKey> {
         let fleet = self.shared.fleet();
@@ -241,7 +240,7 @@ impl Gateway {
             .collect()
     }
 
-    /// Switches one tool of a server on or off, at once (G12).
+    /// Enables or disables a tool immediately (G12). Returns `false` if the server does not exist.
     pub fn set_tool_enabled(&self, server: &ServerName, tool: &NativeName, enabled: bool) -> bool {
         let fleet = self.shared.fleet();
         let (owner, name) = (None, server.clone());
@@ -262,18 +261,18 @@ impl Gateway {
     }
 }
 
-/// What a change of the fleet asks for.
+/// Servers to stop and to start after a change of the fleet.
 struct Change {
     stopped: Vec<Arc<Server>>,
     started: Vec<Arc<Server>>,
 }
 
-/// Whether a project declared it.
+/// Returns whether the project declared the server.
 fn is_own(server: &Server, project: &ProjectId) -> bool {
     server.spec.declared == Declared::Project && server.key().owner.as_ref() == Some(project)
 }
 
-/// Replaces the servers that `is_old` by those of `specs`. An old one stays if nothing but its disabled tools changed.
+/// Replaces the servers that match `is_old` with those of `specs`. A server stays if only its disabled tools changed.
 fn put(
     fleet: &mut Fleet,
     is_old: impl Fn(&Server) -> bool,
@@ -322,7 +321,7 @@ fn put(
     Change { stopped, started }
 }
 
-/// Whether a running instance can go on under the new description.
+/// Returns whether a running instance can continue under the new spec.
 fn same_instance(old: &ServerSpec, new: &ServerSpec) -> bool {
     let mut old = old.clone();
     old.disabled_tools.clone_from(&new.disabled_tools);

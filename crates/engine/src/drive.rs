@@ -1,8 +1,9 @@
-//! A server at work: does what [`lifecycle::step`] decides, and tells it what comes of that. One loop for every server.
+//! The driver loop. Each server has one loop that feeds events to [`lifecycle::step`] and carries out the actions it
+//! returns.
 //!
-//! [`Server::drive`] is the loop. A *life* is from the launch of an instance, or of a connection to what is not ours, to
-//! its end; there is one at a time, and it is polled by the loop that owns it. Invariants: the loop never waits for the
-//! store or for a client; what callers see ([`State`]) follows from the phase; once the product stops nothing is
+//! [`Server::drive`] is the loop. A *life* is one run of an instance (or one connection to a remote server), from
+//! launch to exit. A server has at most one at a time, polled by its own loop. Invariants: the loop never awaits the
+//! store or a client; the state that callers see ([`State`]) follows from the phase; after shutdown begins, nothing is
 //! launched.
 
 use std::{
@@ -35,46 +36,46 @@ use crate::{
     tokens,
 };
 
-/// From `SIGTERM` to `SIGKILL` when somebody stops a server that was registered.
+/// Time from `SIGTERM` to `SIGKILL` when a user stops a registered server.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Longer than every grace and what follows it: whoever runs the instance does not answer.
-const UNREACHABLE: Duration = Duration::from_secs(10);
-/// An instance that ended may have said something last.
-const LAST_WORDS: Duration = Duration::from_millis(50);
-/// Lines of stderr that are kept of a crash, and their length in all, in bytes.
-const TAIL: (usize, usize) = (20, 4096);
+/// Time added to the grace period before the runtime counts as unreachable. Enough for the clean-up after a kill.
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
+/// Time to wait for final output of an instance that exited.
+const STDERR_DRAIN: Duration = Duration::from_millis(50);
+/// Lines of stderr kept for a crash, and their total length in bytes.
+const STDERR_TAIL: (usize, usize) = (20, 4096);
 
-/// What callers are told where a gateway may not run a server any more.
-const LOST: &str =
-    "this replica has lost the lease of the server: the database did not hear of it in time";
+/// The reason shown to callers when this gateway may no longer run a server.
+const LEASE_LOST: &str =
+    "this replica has lost the server's lease: it was not renewed in the database in time";
 
 type Life = Pin<Box<dyn Future<Output = Event> + Send>>;
 
-/// Everything that a loop works on.
+/// The state of a server's loop.
 struct Driver<'a> {
     server: &'a Arc<Server>,
     shared: &'a Arc<Shared>,
     state: lifecycle::State,
     life: Option<Life>,
-    /// The grace of the stop that was asked of the life there is.
+    /// The grace period of a requested stop of the current life.
     stop: watch::Sender<Option<Duration>>,
-    /// What a life says in its course.
+    /// Events sent by the current life.
     tell: mpsc::Sender<Event>,
     timer: Option<Instant>,
-    /// Those to be told when their order has been carried out.
+    /// Senders to notify when their order has been carried out.
     waiting: Vec<oneshot::Sender<()>>,
     over: bool,
 }
 
 impl Server {
-    /// Runs the server whenever somebody wants it, until the product or its declaration ends.
+    /// Runs the server whenever it is wanted, until its declaration or the gateway ends.
     pub(crate) async fn drive(self: Arc<Self>, shared: Arc<Shared>) {
         let rules = self.rules(&shared);
         let mut rested = Some(lifecycle::State::new(rules, rand::random::<u64>()));
         while let Some(state) = rested
             && self.is_wanted(&shared).await
         {
-            // Boxed: a server that nobody wants has no room for it.
+            // Boxed to save memory while the server is not wanted.
             rested = Box::pin(self.drive_until_idle(&shared, state)).await;
         }
         self.inbox.close();
@@ -85,9 +86,9 @@ impl Server {
         Rules::of(&self.spec, &shared.fleet().settings)
     }
 
-    /// Waits until somebody wants it; `false` if it is not to run any more.
+    /// Waits until the server is wanted. Returns `false` if it is to end.
     async fn is_wanted(&self, shared: &Shared) -> bool {
-        // Callers subscribe to the state before they look at it, so none is missed here.
+        // Callers subscribe to the state before they read it, so none is missed here.
         if self.state.receiver_count() > 0 && self.is_now_wanted() {
             return true;
         }
@@ -103,7 +104,7 @@ impl Server {
         }
     }
 
-    /// Runs the server until it rests, or is over: then there is no state.
+    /// Runs the server until it is idle (returns the state) or ended (returns `None`).
     async fn drive_until_idle(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -113,7 +114,7 @@ impl Server {
             let mut before = self.before.lock();
             before.take()
         };
-        // A server that was dropped has no task any more, and so no instance.
+        // A server that was dropped no longer has a task, and so no instance.
         if let Some(before) = before.and_then(|before| before.upgrade()) {
             before.stopped().await;
         }
@@ -129,7 +130,7 @@ impl Server {
             waiting: Vec::new(),
             over: false,
         };
-        // Only the first time: a server that rested goes on as it was.
+        // Only the first time. A server that was idle continues from its state.
         let begin = self.begin.get().filter(|_| driver.state.is_new());
         let mut next = match begin {
             _ if self.over.is_cancelled() => driver.shutdown(),
@@ -150,7 +151,7 @@ impl Server {
             let closing = !ending && !driver.is_up();
             next = tokio::select! {
                 biased;
-                // What a life said comes before its end.
+                // Events of a life come before its end.
                 Some(event) = told.recv() => event,
                 event = lived(&mut driver.life) => {
                     driver.life = None;
@@ -160,7 +161,7 @@ impl Server {
                     ending = true;
                     driver.shutdown()
                 }
-                // A server that answers calls may go on until `over`.
+                // A server that is up may keep running until `over`.
                 () = shared.closing.cancelled(), if closing => {
                     ending = true;
                     driver.shutdown()
@@ -175,7 +176,7 @@ impl Server {
         None
     }
 
-    /// From a launch to its end, and what that was.
+    /// Runs one life, from launch to exit, and returns the event of its end.
     async fn one_life(
         self: Arc<Self>,
         shared: Arc<Shared>,
@@ -200,9 +201,9 @@ impl Server {
         };
         self.fence.lock().clone_from(&fence);
         let started = Launched::under(fence);
-        // Whatever is stopped because it may not run here is not what was asked for.
+        // A stop because of a lost lease was not requested by the loop.
         let stopped = || match lost.is_cancelled() {
-            true => self.elsewhere(LOST),
+            true => self.elsewhere(LEASE_LOST),
             false => Event::Stopped,
         };
         let connected = tokio::select! {
@@ -244,7 +245,7 @@ impl Server {
         };
         if let Ok(why) = &grace {
             self.say(why.clone());
-            // Nobody new is sent there while what is left of it is cleared away.
+            // New calls must not be sent there while the rest is cleaned up.
             let patient = self.rules(&shared).patient;
             let reason = why.clone();
             self.set_state(match patient {
@@ -280,12 +281,12 @@ impl Server {
         Event::Ended { cause, answered }
     }
 
-    /// Why it is not up, for callers and operators.
+    /// Sets the reason why it is not up, for callers and operators.
     pub(crate) fn say(&self, reason: impl Into<Arc<str>>) {
         self.known.status().reason = Some(reason.into());
     }
 
-    /// All that goes on while it is connected; why it ended, without secrets.
+    /// Handles everything while it is connected. Returns why the connection ended, with secrets removed.
     pub(crate) async fn conversation(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -296,7 +297,7 @@ impl Server {
     ) -> Arc<str> {
         *self.live.lock() = Some(connection.clone());
         let ready = || {
-            // A life tells little; there is always room.
+            // A life sends few events, so there is always room.
             let _ = tell.try_send(Event::Ready);
         };
         let resting = async {
@@ -312,7 +313,7 @@ impl Server {
                 Some(handle) => handle.exited().await,
                 None => return std::future::pending().await,
             };
-            tokio::time::sleep(LAST_WORDS).await;
+            tokio::time::sleep(STDERR_DRAIN).await;
         };
         let renewing = async {
             let _paused = tokens::replaceable(shared, self, connection).await;
@@ -322,14 +323,14 @@ impl Server {
         let why = tokio::select! {
             why = self.converse(shared, connection, ambient, launched, ready) => why,
             () = gone => "the process ended".into(),
-            () = self.heartbeats(connection, tell) => "unreachable: it goes on for ever".into(),
+            () = self.heartbeats(connection, tell) => "unreachable: it never returns".into(),
             () = resting => "unreachable: it pends".into(),
             () = renewing => "unreachable: it pends".into(),
         };
         self.redact(&why).into()
     }
 
-    /// Turns a failed start into an event.
+    /// Converts a failed start into an event.
     fn not_started(&self, error: StartError) -> Event {
         if let Some(blocked) = self.take_blocked() {
             return self.blocked(&blocked);
@@ -354,18 +355,18 @@ impl Server {
         Event::Ended { cause, answered }
     }
 
-    /// It is a gateway that must not be behind this one: nothing of it is offered.
+    /// Blocks a gateway that must not be behind this one. Nothing of it is offered.
     fn blocked(&self, blocked: &mcp::chain::Blocked) -> Event {
         self.change(|catalog| *catalog = Catalog::default());
         let why = format!("left out: {blocked}");
         self.say(why.as_str());
         Event::Refused {
             why,
-            again: blocked.may_change().then_some(chain::AGAIN),
+            again: blocked.may_change().then_some(chain::BLOCKED_RETRY_DELAY),
         }
     }
 
-    /// Makes a connection, and notes what came of it.
+    /// Connects, and records the outcome.
     async fn connect(
         &self,
         shared: &Shared,
@@ -400,8 +401,8 @@ impl Server {
         Ok((connection, ambient))
     }
 
-    /// Returns once nobody has used the server for as long as the settings say, or nobody uses it and it is told to
-    /// rest.
+    /// Returns when the server has been unused for the configured time, or when it is unused and was asked to release
+    /// its connection.
     async fn unused(&self, shared: &Shared) {
         let mut calls = u64::MAX;
         loop {
@@ -419,7 +420,7 @@ impl Server {
         }
     }
 
-    /// Asks the server now and then whether it still answers, while nobody calls it (H15).
+    /// Sends heartbeats while no call is in flight (H15).
     async fn heartbeats(&self, connection: &Connection, tell: &mpsc::Sender<Event>) {
         let Some(heartbeat) = self.spec.heartbeat.filter(|_| !connection.is_elsewhere) else {
             return std::future::pending().await;
@@ -436,7 +437,7 @@ impl Server {
             let answer = connection.client.ask(asked, "");
             let event = match tokio::time::timeout(heartbeat.timeout, answer).await {
                 Err(_) => Event::HeartbeatMissed,
-                // That it is gone is seen elsewhere.
+                // A lost connection is handled elsewhere.
                 Ok(Err(CallError::Closed(_))) => continue,
                 Ok(_) => Event::HeartbeatAnswered,
             };
@@ -444,7 +445,7 @@ impl Server {
         }
     }
 
-    /// Clears away what is left of it.
+    /// Cleans up after the end of the server.
     async fn end(&self, shared: &Shared) {
         let grace = shared.stop_grace;
         let last = self.state.send_replace(State::Stopped);
@@ -453,7 +454,7 @@ impl Server {
         if let State::Ready(connection) = last {
             connection.close(grace).await;
         }
-        // A connection that was about to be made, or to be cleared away, when the stop came.
+        // A connection that was being made or cleaned up when the stop came.
         if let Some(process) = self.process() {
             process.stop(grace).await;
         }
@@ -465,16 +466,16 @@ impl Server {
         self.gone.cancel();
     }
 
-    /// The end of its stderr, without secrets.
+    /// The end of its stderr, with secrets removed.
     fn last_words(&self) -> String {
         let all = self.redact(&self.stderr_tail());
         let mut tail = String::new();
-        let lines: Vec<&str> = all.lines().rev().take(TAIL.0).collect();
+        let lines: Vec<&str> = all.lines().rev().take(STDERR_TAIL.0).collect();
         for line in lines.into_iter().rev() {
             tail.push_str(line);
             tail.push('\n');
         }
-        let mut from = tail.len().saturating_sub(TAIL.1);
+        let mut from = tail.len().saturating_sub(STDERR_TAIL.1);
         while !tail.is_char_boundary(from) {
             from += 1;
         }
@@ -483,7 +484,7 @@ impl Server {
 }
 
 impl Driver<'_> {
-    /// Whether it may answer calls now.
+    /// Returns whether it may currently answer calls.
     fn is_up(&self) -> bool {
         matches!(
             self.state.phase(),
@@ -505,7 +506,7 @@ impl Driver<'_> {
         Event::Shutdown { grace }
     }
 
-    /// The event that wakes it: the first order that waits, or that somebody needs it.
+    /// The event that wakes it: a waiting order, or `Wanted`.
     fn wanted(&mut self) -> Event {
         match self.server.inbox.pop() {
             Some(order) => self.ordered(order),
@@ -522,7 +523,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Lets it be decided, and does what is to be done.
+    /// Gets a decision about the event and carries it out.
     fn take(&mut self, event: Event) {
         let before = self.state.phase();
         let (state, actions) = step(self.state.clone(), event, Instant::now());
@@ -550,7 +551,7 @@ impl Driver<'_> {
                 }
                 Phase::Idle | Phase::Stopped | Phase::Running { .. } => status.reason = None,
                 Phase::Unknown { .. } => {
-                    status.reason = Some("what runs it does not answer".into());
+                    status.reason = Some("its runtime does not respond".into());
                 }
                 _ => {}
             }
@@ -565,13 +566,13 @@ impl Driver<'_> {
         );
         if !moving {
             for done in self.waiting.drain(..) {
-                // Nobody waits any more if it fails.
+                // Fails if the sender of the order no longer waits.
                 let _ = done.send(());
             }
         }
     }
 
-    /// Lets callers see the phase.
+    /// Updates the state that callers see from the phase.
     fn show(&self, reason: Arc<str>) {
         let down = |retry_at| State::Down { reason, retry_at };
         let state = match self.state.phase() {
@@ -608,7 +609,7 @@ impl Driver<'_> {
 
     fn act(&mut self, action: Action) {
         match action {
-            // Nothing is launched any more: it is as good as stopped.
+            // Nothing is launched any longer, so this counts as stopped.
             Action::Launch | Action::Attach if self.shared.closing.is_cancelled() => {
                 self.stop = watch::Sender::new(None);
                 let mut stop = self.stop.subscribe();
@@ -617,7 +618,7 @@ impl Driver<'_> {
                     Event::Stopped
                 }));
             }
-            // An instance whose connection broke is gone before anybody hears of it.
+            // A life ends only after its instance is gone, even if only the connection broke.
             Action::Launch | Action::Attach => {
                 self.stop = watch::Sender::new(None);
                 let server = self.server.clone();
@@ -633,7 +634,7 @@ impl Driver<'_> {
             }
             Action::SetTimer { at } => self.timer = Some(at),
             Action::CancelTimer => self.timer = None,
-            // Whoever may run it saves how it is.
+            // Only the gateway that may run it saves its status.
             Action::Save(_) if !self.server.may_run(self.shared) => {}
             Action::Save(word) => {
                 if let Some(id) = self.server.spec.registered_as() {
@@ -648,12 +649,12 @@ impl Driver<'_> {
 
     fn record(&self, note: &Note) {
         let server = self.server.key();
-        // What happens to it is recorded where it runs.
+        // The gateway that runs it records its events.
         if self.server.status().elsewhere {
             return tracing::info!(%server, "{note}");
         }
         let mut detail = self.detail(note);
-        // The answer to its registration says so already.
+        // The response to its registration already says so.
         let is_answer = matches!(note, Note::Blocked { .. })
             && self.server.begin.get().is_none()
             && self.server.stats.starts.load(Ordering::Relaxed) <= 1;
@@ -689,7 +690,7 @@ impl Driver<'_> {
                 let stderr = detail["stderr"].as_str().filter(|text| !text.is_empty());
                 tracing::warn!(%server, stderr, "{note}");
             }
-            // That it is connected is in the log already.
+            // Logged already as "connected".
             Note::Ready => tracing::debug!(%server, "{note}"),
             Note::Blocked { .. } => tracing::error!(%server, "{note}"),
             Note::Backoff { wait, .. } | Note::Unavailable { wait, .. } => {
@@ -734,15 +735,15 @@ impl Driver<'_> {
     }
 }
 
-/// Waits until an instance is gone, or whoever runs it has been silent for too long, which is told; then until it is gone
-/// all the same. Whether it went in time.
+/// Waits until an instance is gone. If its runtime stays silent for too long, reports that and continues to wait.
+/// Returns whether the instance was gone in time.
 async fn cleared(
     closing: impl Future<Output = ()>,
     patience: Duration,
     handle: Option<&Handle>,
     tell: &mpsc::Sender<Event>,
 ) -> bool {
-    let closed = tokio::time::timeout(patience.saturating_add(UNREACHABLE), closing).await;
+    let closed = tokio::time::timeout(patience.saturating_add(UNREACHABLE_AFTER), closing).await;
     match (closed, handle) {
         (Err(_), Some(handle)) => {
             let _ = tell.try_send(Event::RuntimeLost);
@@ -753,7 +754,7 @@ async fn cleared(
     }
 }
 
-/// The end of the life there is.
+/// Waits for the end of the current life. Pends without one.
 async fn lived(life: &mut Option<Life>) -> Event {
     match life {
         Some(life) => life.await,
@@ -768,11 +769,11 @@ async fn elapsed(timer: Option<Instant>) {
     }
 }
 
-/// The grace of a stop, once it is asked for.
+/// Waits for a stop request, and returns its grace period.
 pub(crate) async fn asked(stop: &mut watch::Receiver<Option<Duration>>) -> Duration {
     match stop.wait_for(Option::is_some).await {
         Ok(grace) => grace.unwrap_or_default(),
-        // The loop is gone, and with it everything.
+        // The loop has ended.
         Err(_) => Duration::ZERO,
     }
 }

@@ -1,4 +1,4 @@
-//! The life of a server that another gateway of the installation runs: a conversation with that gateway.
+//! The life of a server that another gateway of the installation runs: a connection to that gateway.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,13 +16,13 @@ use crate::{
     shared::Shared,
 };
 
-/// How long callers wait for another gateway to run what the one that ran it has lost.
-pub(crate) const MOVING: Duration = Duration::from_secs(10);
-/// From one attempt to run what another gateway runs to the next.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Time that callers wait for another gateway to start a server whose gateway was lost.
+pub(crate) const MOVE_WAIT: Duration = Duration::from_secs(10);
+/// Delay between attempts to run a server that another gateway runs.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Asks which gateway runs it.
+    /// Determines which gateway runs it.
     pub(crate) async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
         match shared.gate.get() {
             Some(gate) if gate.is_for_one(&self.spec) => gate.enter(&self.spec).await,
@@ -30,7 +30,7 @@ impl Server {
         }
     }
 
-    /// Whether this gateway may run it, as far as it knows.
+    /// Returns whether this gateway may run it, as far as it knows.
     pub(crate) fn may_run(&self, shared: &Shared) -> bool {
         match shared.gate.get() {
             Some(gate) if gate.is_for_one(&self.spec) => self.fence.lock().is_some(),
@@ -38,12 +38,12 @@ impl Server {
         }
     }
 
-    /// Whether all callers share one instance.
+    /// Returns whether all callers share one instance.
     pub(crate) fn is_for_all(&self) -> bool {
         !self.is_personal && self.spec.sharing != Sharing::Session
     }
 
-    /// From reaching the gateway that runs it to the loss of that.
+    /// Runs from connecting to the gateway that runs the server until that connection is lost.
     pub(crate) async fn life_elsewhere(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -63,7 +63,7 @@ impl Server {
         let (connection, ambient) = match reached {
             Ok((connection, ambient)) => (Arc::new(connection), ambient),
             Err(error) => {
-                let why = format!("{}, and is not reached there: {error}", place.why);
+                let why = format!("{}, but cannot be reached there: {error}", place.why);
                 return self.elsewhere(&why);
             }
         };
@@ -75,7 +75,7 @@ impl Server {
             _ = self.conversation(shared, &connection, ambient, launched, tell) => false,
         };
         *self.live.lock() = None;
-        self.known.status().moves_until = Some(Instant::now() + MOVING);
+        self.known.status().moves_until = Some(Instant::now() + MOVE_WAIT);
         connection.close(Duration::ZERO).await;
         match is_stopped {
             true => Event::Stopped,
@@ -83,23 +83,23 @@ impl Server {
         }
     }
 
-    /// It may not run here, or not any more.
+    /// Another gateway runs it, or this one may not at the moment.
     pub(crate) fn elsewhere(&self, why: &str) -> Event {
         self.note_elsewhere();
         self.say(why);
         Event::Refused {
             why: why.to_owned(),
-            again: Some(AGAIN),
+            again: Some(RETRY_DELAY),
         }
     }
 
-    /// No gateway can run it for now.
+    /// No gateway can run it at the moment.
     pub(crate) fn nowhere(&self, why: String) -> Event {
         self.note(false);
         self.say(why.as_str());
         Event::Refused {
             why,
-            again: Some(AGAIN),
+            again: Some(RETRY_DELAY),
         }
     }
 
@@ -107,7 +107,7 @@ impl Server {
         self.note(true);
     }
 
-    /// It is not run here.
+    /// Notes that it does not run here.
     fn note(&self, elsewhere: bool) {
         *self.fence.lock() = None;
         let mut status = self.known.status();

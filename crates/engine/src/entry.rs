@@ -1,4 +1,4 @@
-//! One item of what a caller sees, under the name that it has there.
+//! One item of a view, under its exposed name.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use model::ExposedName;
 
 use crate::{catalog::Item, pinned::KeptBack, server::Server};
 
-/// Where a name leads.
+/// The target of an exposed name.
 #[derive(Clone)]
 pub struct Route {
     pub server: Arc<Server>,
@@ -19,19 +19,19 @@ pub struct Route {
 pub(crate) struct Entry {
     pub(crate) server: Arc<Server>,
     pub(crate) item: Item,
-    /// The name or URI that clients see.
+    /// The exposed name or URI.
     pub(crate) exposed: Arc<str>,
-    /// What the project wants it to be called, and said of it.
+    /// The name and description set by the project.
     pub(crate) alias: Option<ExposedName>,
     pub(crate) description: Option<String>,
-    /// Whether it is remembered, not fresh.
+    /// True if it comes from a remembered catalog because the server is not connected.
     pub(crate) is_stale: bool,
-    /// Why it is not offered.
+    /// Why it is kept back, if it is.
     pub(crate) kept_back: Option<KeptBack>,
 }
 
 impl Entry {
-    /// The name that it goes by before servers are told apart.
+    /// The name before a server prefix is added.
     pub(crate) fn name(&self) -> &str {
         self.alias
             .as_ref()
@@ -46,7 +46,7 @@ impl Entry {
         }
     }
 
-    /// Whether a client that has one of them has the other.
+    /// Returns whether both look the same to a client.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let (one, two) = (&self.item.raw, &other.item.raw);
         self.exposed == other.exposed

@@ -1,4 +1,4 @@
-//! The caller of a request, and the answer that they get.
+//! The caller of a request, and the answer to it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,34 +15,34 @@ use mcp::{
 
 use crate::scope::Scope;
 
-/// The principal of whoever comes without a key.
+/// The principal of a caller without a key.
 pub const ANONYMOUS: &str = "anonymous";
 
 /// The caller of a request, and where messages about the request are sent.
 pub struct Caller {
     pub era: Era,
     pub scope: Scope,
-    /// The legacy conversation, or the stdio pipe.
+    /// The legacy session or the stdio pipe.
     pub session: Option<Arc<Session>>,
     pub outbox: Arc<Outbox>,
     pub principal: Arc<str>,
-    /// Whether they may use what there is, and not only see it.
+    /// True if the caller may call and read things. Otherwise it may only list them.
     pub may_use: bool,
-    /// A modern request's client, where the request is all that is known.
+    /// Capabilities of the client, as JSON. Set for modern requests, which have no session.
     pub modern_capabilities: Option<Bytes>,
-    /// The HTTP headers of a modern request: `Mcp-Param-*` are checked against its arguments.
+    /// The HTTP headers of a modern request. `Mcp-Param-*` headers are checked against its arguments.
     pub headers: Option<http::HeaderMap>,
-    /// How long a server may take; `None`: as it is configured.
+    /// Timeout for the server. `None`: the configured one.
     pub timeout: Option<Duration>,
-    /// The run of an agent that the record of a call belongs to.
+    /// The agent run that the call's record belongs to.
     pub run: Option<Arc<str>>,
-    /// The recorded call that is made again.
+    /// The recorded call that this call repeats.
     pub replay_of: Option<Arc<str>>,
 }
 
 impl Caller {
-    /// A caller that speaks a legacy version, outside of a session and of a run. It may see what there is and use
-    /// nothing; its calls take as long as is configured.
+    /// A caller that speaks a legacy version, outside of a session and of an agent run. It may only list things, and
+    /// its calls have the configured timeout.
     #[must_use]
     pub fn legacy(scope: Scope, principal: Arc<str>, outbox: Arc<Outbox>) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Caller {
         }
     }
 
-    /// The same of one that speaks a modern version.
+    /// The same for a modern version.
     #[must_use]
     pub fn modern(scope: Scope, principal: Arc<str>, outbox: Arc<Outbox>) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl Caller {
         }
     }
 
-    /// On whose behalf the request is made. Two requests of one session are of the same caller, and so are two of one
-    /// run, or of one client that shows the same key and name; any other is of a caller of its own.
+    /// Identifies on whose behalf the request is made. Requests of the same session share an id, as do requests of the
+    /// same agent run, and requests with the same key and the same client info. Any other request gets a unique id.
     pub(crate) fn id(&self, frame: &Frame) -> CallerId {
         if let Some(session) = &self.session {
             return session.caller();
@@ -78,7 +78,7 @@ impl Caller {
         if let Some(run) = &self.run {
             return CallerId::of(("run", run));
         }
-        // Whoever comes without a key may be anybody.
+        // Callers without a key cannot be told apart.
         if self.modern_capabilities.is_none() || &*self.principal == ANONYMOUS {
             return CallerId::unique();
         }
@@ -105,12 +105,12 @@ impl Caller {
     }
 }
 
-/// Whose it is what a request leaves behind: a task, an opened view.
+/// The owner of what a request leaves behind, such as a task or an opened view.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Principal(Arc<str>),
     Session(SessionId),
-    /// Of whoever knows its id.
+    /// Anyone who knows its id.
     Bearer,
 }
 
@@ -124,7 +124,7 @@ impl Owner {
     }
 }
 
-/// Refuses a request for a further page of a list: lists are answered whole.
+/// Refuses a request for a further page. Every list is returned as a single page.
 ///
 /// # Errors
 /// -32602 if the request has a `cursor`.
@@ -135,18 +135,18 @@ pub(crate) fn check_cursor(frame: &Frame) -> Result<(), RpcError> {
     }
 }
 
-/// What a request comes to.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
-    /// The response: JSON text. Of a list, only what comes before `shared`.
+    /// The response as JSON text. For a list, only the part before `shared`.
     pub(crate) text: Bytes,
-    /// A list that every caller gets, out of the snapshot; one closing brace follows it.
+    /// A list that is shared by all callers, from the snapshot. One closing brace follows it.
     pub(crate) shared: Option<Bytes>,
-    /// Its JSON-RPC error code, if it is an error.
+    /// The JSON-RPC error code, if the response is an error.
     pub code: Option<i64>,
     /// The client cancelled the request and expects nothing more.
     pub silent: bool,
-    /// The HTTP status, where it is neither the usual one nor one of the protocol.
+    /// An HTTP status that overrides the default for the response.
     pub status: Option<http::StatusCode>,
 }
 
@@ -162,7 +162,7 @@ impl Answer {
         }
     }
 
-    /// A result that lives in a snapshot: it is sent from there, not copied.
+    /// A result that is stored in a snapshot. It is sent from there without a copy.
     #[must_use]
     pub fn shared(frame: &Frame, result: Bytes) -> Self {
         let id = frame.id();

@@ -1,8 +1,8 @@
-//! Which servers there are, and who sees them.
+//! All configured servers, and which scopes see them.
 //!
-//! Invariants: a value never changes, only the next one takes its place; what a project owns is seen by this
-//! project and by callers that name none, and by nobody else. Deliberately absent: where the descriptions
-//! come from, and what the servers are doing.
+//! Invariants: a value is immutable and is replaced as a whole. A project's own servers are visible only to this
+//! project and to callers that name no project. Deliberately absent: where the specs come from, and what the servers
+//! are doing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,23 +19,23 @@ use crate::{catalog::ListKind, pinned::KeptBack, scope::Scope, server::Server};
 /// The settings of a project.
 #[derive(Clone, Default)]
 pub struct Project {
-    /// Which of the shared servers it sees, and how names are made.
+    /// The shared servers that it sees, and its naming policy.
     pub view: ProjectView,
     pub tools: HashMap<ToolRef, ToolSetting>,
 }
 
-/// All servers, in one order: those of the configuration file as it has them, those that were registered, those that
-/// projects declared.
+/// All servers in a fixed order: those of the configuration file (in file order), registered ones, those declared by
+/// projects.
 #[derive(Clone, Default)]
 pub struct Fleet {
     pub settings: Arc<Settings>,
-    /// By who owns them.
+    /// By owner.
     servers: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>>,
     pub projects: BTreeMap<ProjectId, Arc<Project>>,
 }
 
 impl Fleet {
-    /// No servers yet.
+    /// A fleet without servers.
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             settings: Arc::new(settings),
@@ -43,29 +43,29 @@ impl Fleet {
         }
     }
 
-    /// All servers, those of nobody first.
+    /// All servers, those without an owner first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers.values().flatten()
     }
 
-    /// Those of the configuration file, in its order.
+    /// Servers of the configuration file, in file order.
     pub fn of_file(&self) -> impl Iterator<Item = &Arc<Server>> {
         declared(self.of(None), Declared::File)
     }
 
-    /// Those that were registered, of all projects and of none.
+    /// Registered servers, of all projects and of none.
     pub fn registered(&self) -> impl Iterator<Item = &Arc<Server>> {
         let is = |server: &&Arc<Server>| server.spec.declared == Declared::Registered;
         self.all().filter(is)
     }
 
-    /// Those of a project; `None`: of no project.
+    /// Servers of a project. `None`: servers without a project.
     pub(crate) fn of(&self, owner: Option<&ProjectId>) -> &[Arc<Server>] {
         let servers = self.servers.get(&owner.cloned());
         servers.map_or(&[], Vec::as_slice)
     }
 
-    /// Puts servers in the place of those that `is_old`; gives these.
+    /// Replaces the servers that match `is_old` with `fresh`, and returns them.
     pub(crate) fn replace(
         &mut self,
         is_old: impl Fn(&Server) -> bool,
@@ -88,7 +88,7 @@ impl Fleet {
         gone
     }
 
-    /// The server of that key; of two the one that hides the other.
+    /// The server with this key. If there are two, the one that hides the other.
     #[must_use]
     pub fn get(&self, key: &ServerKey) -> Option<&Arc<Server>> {
         let servers = self.of(key.owner.as_ref()).iter();
@@ -96,20 +96,20 @@ impl Fleet {
         named.min_by_key(|server| server.spec.declared == Declared::Registered)
     }
 
-    /// The server that was registered under this id.
+    /// The server that was registered with this id.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
         let is = |server: &&Arc<Server>| server.spec.registered_as() == Some(id);
         self.registered().find(is)
     }
 
-    /// Whether anything says that there is such a project.
+    /// Returns whether the project exists.
     #[must_use]
     pub fn has_project(&self, id: &ProjectId) -> bool {
         self.projects.contains_key(id) || self.declares(id)
     }
 
-    /// Whether the configuration file says that there is such a project.
+    /// Returns whether the configuration file declares the project.
     #[must_use]
     pub fn declares(&self, id: &ProjectId) -> bool {
         self.settings.projects.contains_key(id)
@@ -118,7 +118,7 @@ impl Fleet {
                 .any(|server| server.spec.projects.contains(id))
     }
 
-    /// The settings of a project: its own, else those of the configuration file.
+    /// The settings of a project: those stored for it, otherwise those of the configuration file.
     pub(crate) fn project_view(&self, id: &ProjectId) -> Option<&ProjectView> {
         match self.projects.get(id) {
             Some(project) => Some(&project.view),
@@ -138,7 +138,7 @@ impl Fleet {
         project.into_iter().flat_map(|project| &project.tools)
     }
 
-    /// Whether a caller of this scope sees the server, enabled or not.
+    /// Returns whether a caller of this scope sees the server, whether or not it is enabled.
     pub(crate) fn sees(&self, scope: &Scope, server: &Server) -> bool {
         if scope
             .server
@@ -148,7 +148,7 @@ impl Fleet {
             return false;
         }
         match (&scope.project, &server.spec.owner) {
-            // One server by its name alone: names of projects' own are not unique.
+            // A bare server name is unambiguous only for servers without a project.
             (None, Some(_)) => scope.server.is_none(),
             (None, None) => true,
             (Some(project), Some(owner)) => project == owner,
@@ -156,7 +156,7 @@ impl Fleet {
         }
     }
 
-    /// Whether a project sees this server of the configuration file.
+    /// Returns whether a project sees this shared server.
     fn lends(&self, project: &ProjectId, server: &Server) -> bool {
         let named = server.spec.projects.contains(project);
         let listed = self
@@ -171,7 +171,7 @@ impl Fleet {
         }
     }
 
-    /// The enabled servers of a scope, in order; `None` if there is no such project or server.
+    /// The enabled servers of a scope, in order. `None` if the project or server does not exist.
     pub(crate) fn seen(&self, scope: &Scope) -> Option<Vec<Arc<Server>>> {
         if let Some(project) = &scope.project
             && !self.has_project(project)
@@ -195,7 +195,7 @@ impl Fleet {
         Some(seen)
     }
 
-    /// Those of a server's tools that are kept back.
+    /// The server's tools that are kept back, with the reasons.
     #[must_use]
     pub fn kept_back(&self, server: &Server) -> Vec<(NativeName, KeptBack)> {
         if self.settings.pinning != Pinning::Quarantine {
@@ -210,8 +210,8 @@ impl Fleet {
         kept.collect()
     }
 
-    /// Whether another of the same name takes the server's place: one of the file that of a registered one, one that a
-    /// project declared both.
+    /// Returns whether a server with the same name hides this one. A server of the file hides a registered one; a
+    /// server that a project declared hides both.
     fn is_hidden(&self, scope: &Scope, server: &Server) -> bool {
         let is_named = |other: &Arc<Server>| {
             other.name() == server.name() && other.spec.declared != Declared::Registered

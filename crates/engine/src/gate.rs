@@ -1,4 +1,4 @@
-//! What only one gateway of several may run, and how the others reach it.
+//! Decides which of several gateways runs a server, and how the others reach it.
 
 use std::sync::Arc;
 
@@ -9,49 +9,49 @@ use model::ServerSpec;
 use runtime::Fence;
 use tokio_util::sync::CancellationToken;
 
-/// The header that names the principal of a call on its way to the gateway that runs its server.
+/// Names the principal of a call that is forwarded to the gateway running the server.
 pub const CALLER: HeaderName = HeaderName::from_static("toolwharf-caller");
 
-/// Asked before a server is launched, if there are several gateways.
+/// Consulted before a server is launched, if there are several gateways.
 pub trait Gate: Send + Sync {
-    /// Whether only one gateway may run the server.
+    /// Returns whether only one gateway at a time may run the server.
     fn is_for_one(&self, server: &ServerSpec) -> bool;
 
-    /// Which gateway runs the server.
+    /// Determines the gateway that runs the server.
     ///
     /// # Errors
-    /// Why that is not known, or why nobody does; fit for callers.
+    /// Why this is unknown, or why no gateway runs it. The text may be shown to callers.
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>>;
 
-    /// Lets others run the server: nothing of it is left here.
+    /// Releases the server, so that other gateways may run it. Nothing of it is left here.
     fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()>;
 }
 
-/// Which gateway runs a server.
+/// The gateway that runs a server.
 pub enum Runs {
     /// This one.
     Here(Held),
     Elsewhere(Elsewhere),
-    /// None can, for this reason, which is fit for callers.
+    /// No gateway can, for this reason, which may be shown to callers.
     Nowhere(String),
 }
 
-/// That this gateway may run a server.
+/// The right of this gateway to run a server.
 #[derive(Clone, Default)]
 pub struct Held {
-    /// Cancelled when it may not any more: then nothing of it may be left at once.
+    /// Cancelled when the right is lost. The server must then be stopped at once.
     pub lost: CancellationToken,
-    /// What the launch is marked with.
+    /// The fencing token that marks the launch.
     pub fence: Option<Fence>,
 }
 
-/// The gateway that runs a server, as a server of 2026-07-28.
+/// The gateway that runs a server, addressed as a server of version 2026-07-28.
 #[derive(Clone)]
 pub struct Elsewhere {
-    /// That it does, and which one it is; fit for callers.
+    /// States that another gateway runs it, and which one. May be shown to callers.
     pub why: String,
     pub url: String,
     pub sign: Arc<dyn Sign>,
-    /// Cancelled when it is not there any more.
+    /// Cancelled when that gateway is gone.
     pub lost: CancellationToken,
 }

@@ -1,4 +1,4 @@
-//! The front door: what requests and notifications of clients come to.
+//! The entry point for requests and notifications of clients.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -37,9 +37,9 @@ use crate::{
     view::View,
 };
 
-/// Hosted servers that are being started at a time.
+/// Limit of hosted servers starting at the same time.
 const STARTS_PER_CORE: usize = 2;
-const LEAST_STARTS: usize = 8;
+const MIN_CONCURRENT_STARTS: usize = 8;
 
 /// The gateway. Cheap to clone.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway without servers yet.
+    /// Creates a gateway without servers.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -62,7 +62,7 @@ impl Gateway {
         let runtimes = Arc::new(runtimes);
         let launcher = Launcher {
             runtimes: runtimes.clone(),
-            starting: Semaphore::new((cores * STARTS_PER_CORE).max(LEAST_STARTS)),
+            starting: Semaphore::new((cores * STARTS_PER_CORE).max(MIN_CONCURRENT_STARTS)),
             connector: Connector::new(),
             logins: logins.clone(),
             identity: identity.clone(),
@@ -80,7 +80,7 @@ impl Gateway {
         )
     }
 
-    /// [`Gateway::new`] with something else that makes connections.
+    /// [`Gateway::new`] with another way to make connections.
     #[must_use]
     pub fn with(
         settings: Settings,
@@ -117,36 +117,36 @@ impl Gateway {
         Self { shared }
     }
 
-    /// Waits until what has happened so far is written down.
+    /// Waits until all server events so far are written.
     pub async fn chronicled(&self) {
         self.shared.chronicle.flush().await;
     }
 
-    /// Health warnings of hosted servers from now on.
+    /// Receives health warnings of hosted servers from now on.
     #[must_use]
     pub fn warnings(&self) -> tokio::sync::broadcast::Receiver<Warning> {
         self.shared.chronicle.warnings()
     }
 
-    /// Has the gate asked before registered servers are launched. The first one counts.
+    /// Sets the gate that is consulted before registered servers are launched. Only the first call has an effect.
     pub fn keep_gate(&self, gate: Arc<dyn Gate>) {
         let _ = self.shared.gate.set(gate);
     }
 
-    /// What others of the installation find this gateway by, in the alphabet of base64url: what its clients come back with
-    /// says it ([`crate::place_of`]). The first one counts.
+    /// Sets the name under which other gateways of the installation find this one, in the alphabet of base64url. It is
+    /// part of the handles given to clients ([`crate::place_of`]). Only the first call has an effect.
     pub fn keep_place(&self, place: String) {
         self.shared.place.keep(place);
     }
 
-    /// What runs servers.
+    /// The runtimes of this gateway.
     #[must_use]
     pub fn runtimes(&self) -> &Runtimes {
         &self.shared.runtimes
     }
 
-    /// Carries one request to a server under its native names. A tool that is switched off or kept back in the server's
-    /// view is refused; nothing else depends on views. `caller.scope` names the server and its owner. Messages that come
+    /// Relays a request to a server under its native names. A tool that is disabled or kept back in the server's view
+    /// is refused; nothing else depends on views. `caller.scope` names the server and its owner. Messages that arrive
     /// before the answer go to the caller's outbox.
     ///
     /// # Cancel safety
@@ -181,7 +181,7 @@ impl Gateway {
         self.shared.fleet().of_file().cloned().collect()
     }
 
-    /// All there is at the moment.
+    /// The current fleet.
     #[must_use]
     pub fn fleet(&self) -> Arc<Fleet> {
         self.shared.fleet()
@@ -192,20 +192,19 @@ impl Gateway {
         self.shared.fleet().settings.clone()
     }
 
-    /// Calls that wait for their clients' input, and clients that listen.
+    /// Numbers of calls on hold and of listening clients.
     #[must_use]
     pub fn gauges(&self) -> (usize, usize) {
         (self.shared.held.len(), self.shared.hub.len())
     }
 
-    /// The snapshot of a scope; `None` if there is no such project or server.
+    /// The snapshot of a scope. `None` if the project or server does not exist.
     #[must_use]
     pub fn view(&self, scope: &Scope) -> Option<Arc<View>> {
         self.shared.view(scope)
     }
 
-    /// Waits until no server of the scope is in its first start any more, at most
-    /// [`crate::server::FIRST_START`].
+    /// Waits until no server of the scope is in its first start, for at most [`crate::server::FIRST_START`].
     pub async fn settled(&self, scope: &Scope) -> Option<Arc<View>> {
         let view = self.shared.view(scope)?;
         if view.is_settled() {
@@ -213,17 +212,15 @@ impl Gateway {
         }
         let settling = view.awaited().map(|server| server.first_settled());
         futures_util::future::join_all(settling).await;
-        // What was learnt may be about to be published; and a server that used up its time without coming up
-        // publishes nothing.
+        // A result may not be published yet, and a server that did not start in time publishes nothing.
         match self.shared.view(scope)? {
             view if view.is_settled() => Some(view),
             _ => self.shared.view_anew(scope),
         }
     }
 
-    /// Answers `initialize`: the result, for the face that the client showed. Waits a moment for what servers say of
-    /// themselves that are just being started, and longer for the one of a single view whose capabilities nobody
-    /// knows yet.
+    /// Answers `initialize`, for the client info in `face`. Waits briefly for the handshakes of starting servers, or
+    /// longer for the server of a single view whose capabilities are unknown.
     pub async fn initialize(&self, scope: &Scope, face: &Face) -> Option<String> {
         let mut view = self.shared.view(scope)?;
         if view.is_single() {
@@ -239,15 +236,16 @@ impl Gateway {
         Some(String::from_utf8_lossy(&result).into_owned())
     }
 
-    /// Records a call that no server is asked for: its intent before it is made, its outcome before anybody hears of it.
+    /// Records a call that does not go to a server: the intent before the call is made, the outcome before it is
+    /// returned.
     ///
     /// # Errors
-    /// [`NotRecorded`]. An outcome is tried again later.
+    /// [`NotRecorded`]. The write of an outcome is retried later.
     pub async fn record(&self, write: store::CallWrite) -> Result<(), NotRecorded> {
         self.shared.audit.write(write).await
     }
 
-    /// Registers a legacy session with those that are told of changes.
+    /// Registers a legacy session for notifications.
     #[must_use]
     pub fn attach(&self, scope: Scope, session: &Arc<Session>) -> Registration {
         let principal = session.principal().clone();
@@ -257,7 +255,7 @@ impl Gateway {
         self.shared.hub.register(listener)
     }
 
-    /// Ends what a session had: its subscriptions and its own instances.
+    /// Removes the subscriptions and separate instances of a session.
     pub async fn detach(&self, registration: Registration) {
         let listener = registration.listener().clone();
         self.forget(&listener).await;
@@ -305,7 +303,7 @@ impl Gateway {
         let legacy = caller.era == Era::Legacy;
         if !caller.may_use && uses(frame.method()) {
             let what = format!(
-                "this key may see what there is, not use it ({})",
+                "this key may only list what is offered, not use it ({})",
                 frame.method()
             );
             let error = RpcError::new(error::INVALID_REQUEST, what)
@@ -401,7 +399,7 @@ impl Gateway {
                 Ok(Answer::result(frame, &result))
             }
             method::LISTEN if !legacy => Box::pin(self.listen(caller, frame)).await,
-            // Methods of one era have no meaning in the other, whatever the server would say to them.
+            // Methods of one era do not exist in the other, however the server would answer.
             method::DISCOVER
             | method::LISTEN
             | method::INITIALIZE
@@ -413,7 +411,7 @@ impl Gateway {
                 Box::pin(task_requests::answer(&self.shared, caller, &view, frame)).await
             }
             name => match view.servers.as_slice() {
-                // One server as it is: what we do not know, it may.
+                // In the view of one server, the server may know a method that the gateway does not.
                 [server] if view.is_single() && !name.starts_with("notifications/") => {
                     let target = Target {
                         server: server.clone(),
@@ -441,7 +439,7 @@ impl Gateway {
         Ok(relay(&self.shared, caller, frame, target).await)
     }
 
-    /// Where the call of an app leads that uses its server's own name for a tool.
+    /// The target of a call by an app, which uses its server's native tool name.
     fn app_target(&self, caller: &Caller, view: &View, frame: &Frame) -> Option<Target> {
         if !view.has_views() {
             return None;
@@ -558,7 +556,7 @@ impl Gateway {
             .as_ref()
             .is_none_or(|info| info.has("completions"))
         {
-            // A server without completions has none to offer: that is an answer.
+            // A server without completions has an empty list of them.
             let kind = if caller.era == Era::Modern {
                 "\"resultType\":\"complete\","
             } else {
@@ -608,7 +606,7 @@ impl Gateway {
         Ok(Answer::result(frame, b"{}"))
     }
 
-    /// Takes a notification of a client.
+    /// Handles a notification of a client.
     pub fn notification(&self, caller: &Caller, frame: &Frame) {
         let Some(session) = &caller.session else {
             return;
@@ -631,7 +629,7 @@ impl Gateway {
     }
 }
 
-/// Whether a method does more than to tell what there is.
+/// Returns whether a method does more than listing what is offered.
 fn uses(method: &str) -> bool {
     !matches!(
         method,
@@ -658,7 +656,7 @@ pub(crate) fn routed(frame: &Frame, param: Param) -> Result<(json::Span, String)
     })
 }
 
-/// Waits a moment for what servers say of themselves that are just being started.
+/// Waits briefly for the handshakes of servers in their first start.
 async fn introduced(view: &View) {
     let servers = view
         .servers

@@ -1,9 +1,9 @@
 //! Calls to legacy servers that wait for a modern client's input.
 //!
-//! A legacy server asks in mid-call; a modern client is asked by a result and answers with a retry. In between
-//! the call is held here, under a random handle that travels as `requestState` (2026-07-28
-//! basic/patterns/mrtr). A handle works once, for the same principal and the same request; it expires. Where several
-//! gateways are one installation it says which of them has the call.
+//! A legacy server sends requests to the client during a call. A modern client gets them in a result and answers with a
+//! retry. Meanwhile the call is held here under a random handle, which travels as `requestState` (2026-07-28
+//! basic/patterns/mrtr). A handle works once, for the same principal and the same request, and expires. If several
+//! gateways form one installation, it names the gateway that holds the call.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::{
     connection::Connection,
-    place::{HOLD, Place},
+    place::{HOLD_PREFIX, Place},
     questions::Asks,
     queue::Permit,
     server::Server,
@@ -26,12 +26,12 @@ pub(crate) struct Held {
     pub(crate) connection: Arc<Connection>,
     pub(crate) server: Arc<Server>,
     pub(crate) permit: Permit,
-    /// What the server still waits for.
+    /// The server requests that are still open.
     pub(crate) asks: Asks,
     pub(crate) origin: Origin,
 }
 
-/// Whose call it is, and which.
+/// Identifies the caller and the request.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) principal: Arc<str>,
@@ -55,23 +55,23 @@ impl Holds {
         }
     }
 
-    /// Whether a `requestState` is one of ours.
+    /// Returns whether this gateway issued the `requestState`.
     pub(crate) fn is_ours(state: &str) -> bool {
-        state.starts_with(HOLD)
+        state.starts_with(HOLD_PREFIX)
     }
 
-    /// Puts a call on hold; gives its `requestState`, or the call back if too many are held.
+    /// Puts a call on hold. Returns its `requestState`, or the call if too many are held.
     pub(crate) fn put(&self, held: Held, limit: usize, ttl: Duration) -> Result<String, Box<Held>> {
         let mut table = self.table.lock();
         if table.len() >= limit {
             return Err(Box::new(held));
         }
-        let state = self.place.handle(HOLD);
+        let state = self.place.handle(HOLD_PREFIX);
         table.insert(state.clone(), (Instant::now() + ttl, held));
         Ok(state)
     }
 
-    /// Takes a call off hold, if the state is one of its origin's.
+    /// Takes a call off hold, if the state belongs to this origin.
     pub(crate) fn take(&self, state: &str, origin: &Origin) -> Option<Held> {
         let mut table = self.table.lock();
         let (expires, held) = table.get(state)?;
@@ -81,7 +81,7 @@ impl Holds {
         table.remove(state).map(|(_, held)| held)
     }
 
-    /// Ends what has waited too long: dropping the call cancels it at its server.
+    /// Drops calls that have waited too long, which cancels them at their servers.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         let expired: Vec<_> = {
@@ -94,7 +94,7 @@ impl Holds {
             keys.iter().filter_map(|key| table.remove(key)).collect()
         };
         for (_, held) in expired {
-            tracing::info!(server = %held.server.name(), "a call that waited for its client's input was given up");
+            tracing::info!(server = %held.server.name(), "cancelled a call: its client's input did not arrive in time");
         }
     }
 

@@ -1,5 +1,4 @@
-//! Who is told when something changes: legacy sessions, and the `subscriptions/listen` streams of modern
-//! clients.
+//! Distributes notifications to clients: legacy sessions and `subscriptions/listen` streams of modern clients.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +21,7 @@ use model::{ServerKey, fair_share};
 use crate::{catalog::ListKind, scope::Scope};
 use parking_lot::{Mutex, RwLock};
 
-/// What a listener wants to hear of.
+/// The lists whose changes a listener wants to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
     pub tools: bool,
@@ -46,18 +45,18 @@ impl Filter {
     }
 }
 
-/// One client that is told.
+/// One client that receives notifications.
 pub struct Listener {
     pub scope: Scope,
     pub filter: Filter,
     pub outbox: Arc<Outbox>,
-    /// Whose share what it watches is part of.
+    /// The principal whose share of watched resources it uses.
     pub principal: Arc<str>,
-    /// The legacy session it is.
+    /// The legacy session, if it is one.
     pub session: Option<Arc<Session>>,
-    /// The id of the `subscriptions/listen` request it is: JSON text.
+    /// The id of the `subscriptions/listen` request, if it is one, as JSON text.
     pub tag: Option<Bytes>,
-    /// Resources it watches: server and native URI → the URI that it knows.
+    /// Watched resources: server and native URI → the URI known to the client.
     uris: Mutex<HashMap<(ServerKey, String), String>>,
 }
 
@@ -75,15 +74,15 @@ impl Listener {
         }
     }
 
-    /// Whether it can be told anything yet: a session only once it is introduced, and a pipe that speaks the
-    /// modern era never is.
+    /// Returns whether it can receive notifications. A session can once it is initialised; a stdio pipe in the modern
+    /// era never can.
     fn is_ready(&self) -> bool {
         self.session
             .as_ref()
             .is_none_or(|session| session.face().is_some())
     }
 
-    /// A notification with the listener's own tag.
+    /// The notification with the listener's tag added.
     fn tagged(&self, frame: &Frame, mut splice: Splice<'_>) -> Bytes {
         if let Some(tag) = &self.tag {
             let member = format!(
@@ -120,7 +119,7 @@ pub struct Hub {
     watched: Mutex<Watched>,
 }
 
-/// How much is watched. Locked inside of a listener's own list, never the other way round.
+/// Counts of watched resources. Locked while a listener's own list is locked, never the other way round.
 #[derive(Default)]
 struct Watched {
     total: usize,
@@ -128,7 +127,7 @@ struct Watched {
     by_principal: HashMap<Arc<str>, usize>,
 }
 
-/// Takes one off; whether it was the last one.
+/// Decrements a count. Returns whether it was the last.
 fn decrement<K, Q>(counts: &mut HashMap<K, usize>, key: &Q) -> bool
 where
     K: std::hash::Hash + Eq + std::borrow::Borrow<Q>,
@@ -144,7 +143,7 @@ where
     }
 }
 
-/// Keeps a listener registered.
+/// Keeps a listener registered until it is dropped.
 pub struct Registration {
     hub: Arc<Hub>,
     id: u64,
@@ -184,7 +183,7 @@ impl Hub {
         }
     }
 
-    /// How many listen.
+    /// Number of listeners.
     #[must_use]
     pub fn len(&self) -> usize {
         self.listeners.read().len()
@@ -208,8 +207,8 @@ impl Hub {
         listeners.values().find(own).cloned()
     }
 
-    /// Notes that a listener watches a resource; whether it is the first one to. `None`: its principal has its share
-    /// of the `most` that may be watched.
+    /// Adds a resource to those watched by a listener. Returns whether it is the first to watch it. `None`: the
+    /// principal has used up its share of `most`.
     pub fn watch(
         &self,
         listener: &Listener,
@@ -239,7 +238,7 @@ impl Hub {
         Some(first)
     }
 
-    /// Forgets that a listener watches a resource; whether nobody does any more.
+    /// Removes a watched resource. Returns whether no other listener watches it.
     pub fn unwatch(&self, listener: &Listener, server: &ServerKey, native: &str) -> bool {
         let key = (server.clone(), native.to_owned());
         let mut uris = listener.uris.lock();
@@ -252,13 +251,13 @@ impl Hub {
         decrement(&mut watched.by_resource, &key)
     }
 
-    /// What a listener watches.
+    /// The resources that a listener watches.
     #[must_use]
     pub fn watched_by(listener: &Listener) -> Vec<(ServerKey, String)> {
         listener.uris.lock().keys().cloned().collect()
     }
 
-    /// The scopes that somebody listens to, of those that are wanted.
+    /// The scopes with listeners, among those that are wanted.
     #[must_use]
     pub fn listened(&self, wanted: impl Fn(&Scope) -> bool) -> HashSet<Scope> {
         let mut scopes = HashSet::new();
@@ -271,7 +270,7 @@ impl Hub {
         scopes
     }
 
-    /// Tells whoever sees the server that lists changed.
+    /// Notifies the listeners that see the server of changed lists.
     pub fn lists_changed(&self, kinds: &[ListKind], sees: impl Fn(&Scope) -> bool) {
         let mut frames: Vec<(ListKind, Frame)> = Vec::new();
         for kind in kinds {
@@ -296,7 +295,7 @@ impl Hub {
         });
     }
 
-    /// Tells whoever watches the resource that it changed.
+    /// Notifies the listeners that watch the resource.
     pub fn resource_updated(&self, server: &ServerKey, native: &str, frame: &Frame) {
         let key = (server.clone(), native.to_owned());
         self.each(|listener| {
@@ -313,7 +312,7 @@ impl Hub {
         });
     }
 
-    /// A log message that belongs to no call: for the legacy sessions that see the server.
+    /// Sends a log message that belongs to no call to the legacy sessions that see the server.
     pub fn log_message(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
         let level = frame
             .object()
@@ -326,9 +325,9 @@ impl Hub {
         });
     }
 
-    /// Any other notification that belongs to no call.
+    /// Sends any other notification that belongs to no call.
     pub fn broadcast(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
-        // Answers to questions that only their asker knows of are nobody else's business.
+        // These refer to a single request and concern only its sender.
         if !matches!(frame.method(), method::CANCELLED | method::PROGRESS) {
             self.to_sessions(frame, sees, |_| true);
         }

@@ -1,4 +1,4 @@
-//! From a server's description to a live connection.
+//! Creates a live connection from a server's spec.
 
 use std::{
     collections::BTreeMap,
@@ -29,29 +29,29 @@ use crate::{
     runtimes::Runtimes,
 };
 
-/// What a shared connection declares for whichever client is calling: a request for something that this
-/// client has not declared is refused for it, one by one.
+/// Capabilities that a shared connection declares on behalf of all clients. If the calling client did not declare one,
+/// each request that needs it is refused.
 pub(crate) const SHARED_CAPABILITIES: &str =
     r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}"#;
 
-/// As much is told of a line that is no message.
+/// Characters shown of an output line that is not a message.
 const PRINTED_CHARS: usize = 200;
-/// From one attempt to reach an HTTP server of ours that is starting to the next.
-const KNOCK: Duration = Duration::from_millis(50);
+/// Delay between attempts to reach an HTTP server that is starting.
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// From one look at whether the host has what a server needs to the next.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-const LOOK_AGAIN_SOON: Duration = Duration::from_secs(5);
+/// Interval between checks whether the host now has what a server needs.
+const RECHECK_DELAY: Duration = Duration::from_secs(60);
+const PORT_RECHECK_DELAY: Duration = Duration::from_secs(5);
 
-/// From a server's description to a live conversation with an instance of it. [`Launcher`] does it for real; tests put
-/// scripted servers here.
+/// Creates a live connection to an instance from a server's spec. [`Launcher`] is the real implementation; tests use
+/// scripted servers.
 pub trait Connect: Send + Sync {
-    /// Starts or reaches the server and makes a conversation with it, in which `capabilities` (JSON text) are declared.
-    /// Its requests carry the tokens of `whose` sign-in; `None`: of the one that all callers share. No secret of `spec` is in
-    /// the error's reason.
+    /// Starts or reaches the server and connects to it, declaring `capabilities` (JSON text). Requests carry the tokens
+    /// of the sign-in of `whose` (`None`: of the shared one). The error's reason contains no secret of `spec`.
     ///
     /// # Cancel safety
-    /// What was started is ended if this is dropped before it is done; whoever has to know when takes it from `launched`.
+    /// If this is dropped before it completes, the started instance is stopped. A caller that has to know when takes it
+    /// from `launched`.
     fn connect<'a>(
         &'a self,
         spec: &'a ServerSpec,
@@ -60,7 +60,7 @@ pub trait Connect: Send + Sync {
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>>;
 
-    /// Makes a conversation with the gateway that runs the server.
+    /// Connects to the gateway that runs the server.
     fn reach<'a>(
         &'a self,
         _spec: &'a ServerSpec,
@@ -71,7 +71,7 @@ pub trait Connect: Send + Sync {
     }
 }
 
-/// The instance that was started last on the way to a connection, and what it is marked with.
+/// The instance started last while connecting, and its fencing token.
 #[derive(Default)]
 pub struct Launched {
     handle: Mutex<Option<Handle>>,
@@ -94,10 +94,10 @@ impl Launched {
     }
 }
 
-/// Makes connections to instances of ours and to URLs; holds what they share.
+/// Connects to instances started here and to URLs. Holds what the connections share.
 pub(crate) struct Launcher {
     pub(crate) runtimes: Arc<Runtimes>,
-    /// Sandboxes that are being started: so many at a time, for each needs the processor for a moment.
+    /// Limits how many sandboxes start at the same time, since starting one is CPU-intensive.
     pub(crate) starting: Semaphore,
     pub(crate) connector: Connector,
     pub(crate) logins: Arc<dyn Logins>,
@@ -107,21 +107,21 @@ pub(crate) struct Launcher {
     pub(crate) stop_grace: Duration,
 }
 
-/// An instance that was started, not spoken to yet.
+/// An instance that was started but not yet connected to.
 struct Started {
     target: Target,
     handle: Handle,
-    /// The first line on its standard output that was no message.
+    /// The first line on its standard output that was not a message.
     printed: Printed,
     hosted: Option<Arc<Placement>>,
 }
 
-/// The first line of a server's standard output that is no message, cut short.
+/// The first line of a server's standard output that is not a message, shortened.
 #[derive(Clone, Default)]
 struct Printed(Arc<OnceLock<String>>);
 
 impl Printed {
-    /// Writes such lines to the instance's log, too.
+    /// Also writes such lines to the instance's log.
     fn of(&self, handle: &Handle) -> Stray {
         let (first, note) = (self.0.clone(), handle.note());
         Box::new(move |line| {
@@ -148,45 +148,45 @@ impl fmt::Display for Printed {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason}")]
 pub struct StartError {
-    /// Fit for clients: no output of the server in it.
+    /// May be shown to clients: contains no output of the server.
     pub reason: Arc<str>,
     /// The end of its stderr, for logs and operators.
     pub stderr: Option<String>,
-    /// How the instance ended, if it did by itself.
+    /// How the instance exited, if it did by itself.
     pub exit: Option<Exit>,
-    /// Nothing was started: what was asked for cannot be.
+    /// Nothing was started because the request cannot be met.
     pub refused: Option<Refused>,
-    /// What waiting alone does not put right.
+    /// Set if waiting alone does not help.
     pub hindrance: Option<Hindrance>,
-    /// It is a gateway that must not be behind this one.
+    /// The server is a gateway that must not be behind this one.
     pub blocked: Option<Blocked>,
 }
 
-/// What keeps a server from being started, and is no fault of the server's.
+/// An obstacle to starting a server, other than a fault of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
-    /// Its description lacks something, such as a secret: whoever puts that right declares it anew.
+    /// Its spec lacks something, such as a secret. Fixing that declares the server again.
     Description,
-    /// The host lacks something, or has something else: a command, an image, a limit that it can enforce.
+    /// The host lacks something or has the wrong one: a command, an image, a limit that it can enforce.
     Host,
-    /// The same of a port, which may be free soon.
+    /// A port is in use. It may be free soon.
     Port,
-    /// Somebody has to sign in to it.
+    /// A user has to sign in to it.
     Login,
 }
 
 impl Hindrance {
-    /// When to look again.
+    /// When to check again.
     pub(crate) fn again(self) -> Option<Duration> {
         match self {
             Self::Description | Self::Login => None,
-            Self::Host => Some(LOOK_AGAIN),
-            Self::Port => Some(LOOK_AGAIN_SOON),
+            Self::Host => Some(RECHECK_DELAY),
+            Self::Port => Some(PORT_RECHECK_DELAY),
         }
     }
 }
 
-/// What of a registration a runtime cannot do.
+/// The part of a registration that a runtime does not support.
 #[derive(Clone, Debug)]
 pub struct Refused {
     /// A JSON pointer into the registration.
@@ -195,7 +195,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// `None`: it may go another time, or is not the registration's fault.
+    /// `None`: it may work another time, or the registration is not at fault.
     fn of(error: &runtime::Error) -> Option<Self> {
         let (pointer, why) = match error {
             runtime::Error::Refused { field, why } => {
@@ -230,7 +230,7 @@ impl Refused {
 }
 
 impl StartError {
-    /// An error of which nothing but the reason is known.
+    /// An error with only a reason.
     #[must_use]
     pub fn new(reason: impl Into<Arc<str>>) -> Self {
         Self {
@@ -243,7 +243,7 @@ impl StartError {
         }
     }
 
-    /// What keeps it from being started, if waiting alone does not change that.
+    /// The obstacle to starting it, if waiting alone does not remove it.
     pub(crate) fn hindrance(&self) -> Option<Hindrance> {
         let refused = self.refused.as_ref();
         let of_host = refused.map(|refused| match refused.pointer {
@@ -307,7 +307,7 @@ impl Connect for Launcher {
                 };
                 (connection, ambient)
             });
-            // Reasons name the command or the URL, and secrets may have been filled in there (P04).
+            // Reasons contain the command or the URL, where secrets may have been filled in (P04).
             connected.map_err(|error| StartError {
                 reason: spec.redact(&error.reason).into(),
                 stderr: error.stderr.map(|stderr| spec.redact(&stderr)),
@@ -329,7 +329,7 @@ impl Connect for Launcher {
         Box::pin(async move {
             let mut options = self.options(spec, capabilities, Some(Era::Modern));
             options.sign = Some(elsewhere.sign.clone());
-            // It is of this installation, and its place among gateways is this one's.
+            // The other gateway belongs to this installation and has the same place in the chain of gateways.
             options.identity.chain = None;
             let url = elsewhere.url.clone();
             let headers = Vec::new();
@@ -345,7 +345,7 @@ impl Connect for Launcher {
     }
 }
 
-/// The launch with the access token in the place of `${login:NAME}`.
+/// Replaces `${login:NAME}` in the launch with the access token.
 fn with_token(spec: &ServerSpec, issued: &Issued) -> ServerSpec {
     let mut spec = spec.clone();
     if let Origin::Launch(launch) = &mut spec.origin {
@@ -360,7 +360,7 @@ fn with_token(spec: &ServerSpec, issued: &Issued) -> ServerSpec {
 }
 
 impl Launcher {
-    /// The access token for the environment of an instance, if it has one there.
+    /// The access token for the environment of an instance, if it uses one.
     async fn issue(
         &self,
         spec: &ServerSpec,
@@ -441,8 +441,8 @@ impl Launcher {
             .connect_instance_once(spec, launch, capabilities, era, launched)
             .await
         {
-            // It refused `initialize` and did not answer `server/discover` after it either: perhaps because it
-            // ended. A fresh process that has heard nothing else decides.
+            // It refused `initialize` and then did not answer `server/discover`, perhaps because it had exited. Try
+            // `server/discover` on a fresh process that has received nothing else.
             Err((ConnectErrorKind::NotLegacy, refusal)) if era.is_none() => {
                 match self
                     .connect_instance_once(spec, launch, capabilities, Some(Era::Modern), launched)
@@ -487,7 +487,7 @@ impl Launcher {
             Err(error) => error,
         };
         let blocked = blocked(&failure);
-        // Most failures are an exit: give it the moment to be noticed, for its code says more than "closed".
+        // Most failures are an exit. Allow it to be noticed, since the exit code says more than "closed".
         let exit = match &blocked {
             Some(_) => None,
             None => tokio::time::timeout(Duration::from_millis(500), handle.exited())
@@ -505,7 +505,7 @@ impl Launcher {
             None => format!("{failure}{printed}{unseen}"),
         };
         handle.stop(self.stop_grace).await;
-        // Whole only now.
+        // Complete only now.
         let stderr = handle.stderr_tail();
         let kind = match failure {
             ConnectError::NotLegacy(_) => ConnectErrorKind::NotLegacy,
@@ -539,7 +539,7 @@ impl Launcher {
             fence,
             ..Unit::new(spec.name.to_string(), launch.clone())
         };
-        // A gateway that is our child learns from it who is above it.
+        // Tells a gateway started as our child which gateways are above it.
         if let (Place::Host, Some(own)) = (&launch.place, &self.identity.chain) {
             let env = &mut Arc::make_mut(&mut unit.launch).env;
             env.insert(chain::VARIABLE.to_owned(), own.for_children());
@@ -580,7 +580,7 @@ impl Launcher {
         })
     }
 
-    /// Connects to an HTTP server that may not listen yet.
+    /// Connects to an HTTP server that may not be listening yet.
     async fn knock(
         &self,
         url: String,
@@ -599,15 +599,15 @@ impl Launcher {
                 Ok(connected) => return Ok(connected),
                 Err(error) => error,
             };
-            if handle.exit_status().is_some() || Instant::now() + KNOCK >= deadline {
+            if handle.exit_status().is_some() || Instant::now() + CONNECT_RETRY_DELAY >= deadline {
                 return Err(failure);
             }
-            tokio::time::sleep(KNOCK).await;
+            tokio::time::sleep(CONNECT_RETRY_DELAY).await;
         }
     }
 }
 
-/// Where an instance is that is reached at a port.
+/// The URL of an instance that is reached at a port.
 fn url(launch: &Launch, ports: &BTreeMap<u16, SocketAddr>) -> Option<String> {
     let Reach::Port { path } = &launch.reach else {
         return None;
@@ -621,13 +621,13 @@ enum ConnectErrorKind {
     Other,
 }
 
-/// The id of a sandbox that lives for a while only.
+/// An id for a temporary sandbox.
 pub(crate) fn sandbox_id() -> String {
     let random: [u8; 8] = rand::random();
     format!("look-{}", hex::encode(random))
 }
 
-/// The server with a sandbox of its own, so that neither ends the other.
+/// The server with a separate sandbox, so that stopping one does not stop the other.
 pub(crate) fn apart(spec: &ServerSpec) -> ServerSpec {
     let mut spec = spec.clone();
     if let Origin::Launch(launch) = &mut spec.origin
@@ -643,10 +643,10 @@ pub(crate) fn apart(spec: &ServerSpec) -> ServerSpec {
     spec
 }
 
-/// Paths that are named in an error's text at most.
+/// Paths named in an error.
 const MAX_UNSEEN: usize = 5;
 
-/// What a server that ended did not see of the host although its entry or its stderr names it.
+/// The host paths that the sandbox hid from an exited server although its entry or its stderr names them.
 fn unseen(files: &VisibleFiles, stderr: &str) -> String {
     let mut paths = files.missing_in(stderr);
     paths.extend(files.missing.iter().cloned());

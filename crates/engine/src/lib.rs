@@ -1,34 +1,37 @@
-//! What Toolwharf decides: which servers run, what they offer, who sees what, and where a call goes.
+//! The core of Toolwharf: decides which servers run, what they offer, what each caller sees, and where a call goes.
 //!
-//! The modules, from the bottom up; each uses only what stands above it in this list, and `cargo xtask graph` checks that
-//! there is no circle.
+//! The modules from the bottom up. Each uses only those above it in this list; `cargo xtask graph` checks that there
+//! are no cycles.
 //!
-//! - `scope`: which part of everything a caller addresses; `exchange`: who asks, and what they get.
-//! - [`catalog`]: what a server offers, as it said it; [`uri`]: what resources are called where several servers have some.
-//! - [`remember`], `memory`, `pinned`: what is known of servers from earlier runs, and what is kept back for it.
-//! - [`lifecycle`]: when a server is started, stopped and started again, as a pure function.
-//! - `logins`: whose sign-in requests to servers carry ([`Logins`]).
-//! - `runtimes`: what runs a sandboxed server; `connection`: a conversation with an instance; `launch`: how one is made
+//! - `scope`: the part of the gateway that a caller addresses; `exchange`: the caller of a request, and its answer.
+//! - [`catalog`]: what a server offers, as it sent it; [`uri`]: names of resources where several servers have some.
+//! - [`remember`], `memory`, `pinned`: what is known about servers from earlier runs, and which tools are kept back
+//!   because of it.
+//! - [`lifecycle`]: when a server is started, stopped and restarted, as a pure function.
+//! - `logins`: the sign-ins used for requests to servers ([`Logins`]).
+//! - `runtimes`: the available runtimes; `connection`: a live connection to an instance; `launch`: how one is created
 //!   ([`Connect`]).
-//! - `gate`: what only one gateway of several may run ([`Gate`]).
-//! - `status`: how a server is; `orders`: what somebody wants of it; `queue`: calls that wait for their turn; `questions`: what
-//!   it asks the clients of its calls; `subscriptions`: what is watched at it; `sessions`: who has an instance of their own.
+//! - `gate`: which of several gateways runs a server ([`Gate`]).
+//! - `status`: the status of a server; `orders`: requests to start or stop it; `queue`: its call queue; `questions`:
+//!   its requests to clients; `subscriptions`: what is watched at it; `sessions`: instances for single sessions and
+//!   callers.
 //! - [`server`]: one server, which has all of these; `unavailable`: why its callers get no connection.
-//! - `fleet`: which servers there are, and who sees them; `offers`: what is declared towards clients.
+//! - `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to clients.
 //! - `entry`, `names`, `refusals`, [`view`]: what one caller sees of all catalogs, as an immutable snapshot.
-//! - [`hub`], `announce`: who is told when something changes, and of what. `audit`: the records of calls; `chronicle`: those of
-//!   servers. `hold`: calls that wait for a modern client's input; `tasks`: calls whose result is fetched later; `apps`: whose
-//!   app makes a call.
-//! - `shared`: all of this, for all tasks.
-//! - `tokens`: access tokens in the environment of instances. `stock`: what a server says of itself; `chain`: gateways behind this one; `drive`: the loop that runs a server.
-//! - `own_instances`: instances of a session's own; `relay`: the way of one call, across the eras; `skills` and `task_requests`:
-//!   requests that are not relayed as they are.
-//! - [`gateway`]: the front door for requests of clients. `declare`: what changes the fleet; `watch`: what clients watch;
-//!   `trial`: a server that is not declared yet; `update`: moving a server on to a newer version of its package;
-//!   `presence`: which servers have something to offer now, for an agent's turn. [`secrets`]: sealing.
+//! - [`hub`], `announce`: notifications to clients. `audit`: the log of tool calls; `chronicle`: the event log of
+//!   servers. `hold`: calls that wait for a modern client's input; `tasks`: calls whose result is fetched later;
+//!   `apps`: which app makes a call.
+//! - `shared`: the state that all tasks share.
+//! - `tokens`: access tokens in the environment of instances. `stock`: keeps a server's catalog up to date; `chain`:
+//!   gateways behind this one; `drive`: the loop that runs a server.
+//! - `own_instances`: starts instances for single sessions and callers; `relay`: relays one call, across the eras;
+//!   `skills` and `task_requests`: requests that are not simply relayed.
+//! - [`gateway`]: the entry point for client requests. `declare`: changes to the fleet; `watch`: subscriptions of
+//!   clients; `trial`: tries a server before it is declared; `update`: updates a server to a newer version of its
+//!   package; `presence`: which servers are present, for an agent's turn. [`secrets`]: encryption.
 //!
-//! Invariants: a call resolves on a snapshot and takes no lock that a list holds; no lock is held across an
-//! await; every wait has a deadline and every queue an end.
+//! Invariants: a call is resolved on a snapshot and takes no lock that a list holds; no lock is held across an await;
+//! every wait has a deadline and every queue a limit.
 
 mod announce;
 mod apps;

@@ -1,26 +1,28 @@
-//! When a server is started, stopped and started again: decisions only (G05, P07, P10, P12, H08 to H12, H15).
+//! Decides when a server is started, stopped and restarted (G05, P07, P10, P12, H08 to H12, H15).
 //!
-//! [`step`] takes a [`State`], an [`Event`] and the time, and says the next state and what is to be done. Whoever
-//! runs the server does it, in the order given, and tells what came of it. Servers differ by their [`Rules`] alone.
+//! [`step`] takes a [`State`], an [`Event`] and the time, and returns the next state and the actions to take. The
+//! runner of the server carries them out in the given order and reports the results as events. Servers differ only in
+//! their [`Rules`].
 //!
 //! # Invariants
 //!
 //! - Between two [`Action::Launch`] there is an end: [`Event::Ended`], [`Event::Refused`], [`Event::Stopped`], or
 //!   [`Event::RuntimeBack`] that found nothing.
-//! - There is one timer at most, and it follows from the state: [`State::timer`].
-//! - An event that means nothing in a state changes nothing. What each means in each is the table below, which a
-//!   test compares with the code.
-//! - What was stopped by hand starts again by hand only, save under `always` when the product starts; as Docker has it.
-//! - What waiting cannot put right is no crash: nothing is counted for it, and it is told once.
+//! - There is at most one timer, and it follows from the state: [`State::timer`].
+//! - An event that has no meaning in a state changes nothing. The table below lists the meanings; a test compares it
+//!   with the code.
+//! - A server that a user stopped is started only by a user. Exception, as in Docker: under `always` it starts with the
+//!   gateway.
+//! - An obstacle that waiting cannot remove is not a crash. It is not counted, and it is reported once.
 //!
-//! # What the runner owes
+//! # Duties of the runner
 //!
-//! - One of those ends, once, for each launch; also for what was launched and never became ready, when nothing of it
-//!   is left.
-//! - [`Event::RuntimeLost`] before any end that it only guesses.
-//! - At most one timer: [`Action::SetTimer`] replaces the one there is.
+//! - For each launch, exactly one of these end events, once nothing of the instance is left. This includes launches
+//!   that never became ready.
+//! - [`Event::RuntimeLost`] before any end that is only a guess.
+//! - At most one timer: [`Action::SetTimer`] replaces the current one.
 //!
-//! Deliberately absent: tasks, clocks, randomness but for a seed, and how long ago something was by the calendar.
+//! Deliberately absent: tasks, clocks, randomness other than a seed, and calendar times.
 //!
 #![doc = include_str!("lifecycle/table.md")]
 
@@ -37,156 +39,157 @@ use tokio::time::Instant;
 use ladder::Ladder;
 pub use rules::{Earned, Free, Rules};
 
-/// From `SIGTERM` to `SIGKILL` in a restart by hand (H12).
+/// Time from `SIGTERM` to `SIGKILL` in a restart by a user (H12).
 pub const RESTART_GRACE: Duration = Duration::from_secs(10);
 
-/// The state of one server. [`State::new`] makes it, [`step`] changes it.
+/// The state of one server. [`State::new`] creates it, [`step`] changes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     rules: Rules,
     phase: Phase,
     ladder: Ladder,
-    /// Starts in a row that came to nothing.
+    /// Consecutive failed starts.
     failures: u32,
     last: Last,
-    /// What [`Action::Save`] said last.
+    /// The last word of [`Action::Save`].
     saved: &'static str,
     restarts: u64,
-    /// Why it is blocked, as it was told.
+    /// The last reported reason for being blocked.
     told: Option<String>,
 }
 
-/// Where a server is, with what only matters there.
+/// The phase of a server, with the data specific to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing runs, for nobody has needed it yet, or for a while.
+    /// Nothing runs, because the server is not needed yet or at the moment.
     Idle,
-    /// Nothing runs: it was stopped, or ended as it may.
+    /// Nothing runs: it was stopped, or it exited and its policy does not restart it.
     Stopped,
-    /// Nothing runs: it crashed, and its policy does not start it again.
+    /// Nothing runs: it crashed, and its policy does not restart it.
     Failed,
-    /// On its way from [`Action::Launch`] or [`Action::Attach`] to [`Event::Ready`]. Callers wait for that if it is
+    /// Between [`Action::Launch`] or [`Action::Attach`] and [`Event::Ready`]. Callers wait for the start if it is
     /// `patient`.
     Starting { patient: bool },
     Running {
-        /// When it was ready, or answered again.
+        /// When it became ready or responded again.
         since: Instant,
-        /// Heartbeats in a row.
+        /// Heartbeats missed in a row.
         missed: u32,
     },
-    /// It runs, and does not answer heartbeats.
+    /// It runs but does not respond to heartbeats.
     Unresponsive,
-    /// Nothing runs, and it is started then.
+    /// Nothing runs. It is started at this time.
     Backoff { until: Instant },
-    /// Nothing runs: it failed to start so often that it is left alone until then, and tried by who wants it after.
+    /// Nothing runs. It failed to start too often, so that no attempt is made until this time. After that, a caller who
+    /// needs it triggers one.
     Unavailable { until: Instant },
-    /// Nothing runs, and waiting alone will not help. It is looked at again then, if that may help.
+    /// Nothing runs, and waiting alone does not help. The next check is at this time, if a check may help.
     Blocked { until: Option<Instant> },
-    /// What runs is being stopped, and started anew when it is gone.
+    /// The instance is being stopped, and the server is started again once it is gone.
     Restarting,
-    /// What runs is being stopped.
+    /// The instance is being stopped.
     Stopping,
-    /// What runs is being stopped, for nobody uses it.
+    /// The instance is being stopped because it is unused.
     Parting,
-    /// Whoever runs it does not answer: there may be an instance, or none.
+    /// The runtime does not respond, so that it is unknown whether an instance exists.
     Unknown { goal: Goal },
-    /// What runs is being stopped, for the product stops, or the server is no more.
+    /// The instance is being stopped because the gateway stops or the server was removed.
     Ending,
-    /// Nothing runs, and nothing will.
+    /// Nothing runs, and nothing will be started.
     Over,
 }
 
-/// What an [unknown](Phase::Unknown) server shall become.
+/// The intended state of an [unknown](Phase::Unknown) server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     Run,
     Stop,
     Rest,
-    /// Whatever runs is stopped first.
+    /// The instance is stopped first, if there is one.
     Restart,
 }
 
-/// How a server was left: what a later run of the product has to know of it.
+/// The state in which a server was left, for a later run of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// It ran, or was to run.
+    /// It ran or was due to run.
     Up,
     ByHand,
-    /// It ended with code 0, and its policy did not start it again.
+    /// It exited with code 0, and its policy did not restart it.
     Finished,
-    /// It crashed, and its policy did not start it again.
+    /// It crashed, and its policy did not restart it.
     Failed,
 }
 
-/// Why an instance or a connection is no more.
+/// The cause of the end of an instance or connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     Exit(Exit),
-    /// The connection to what is not ours ended.
+    /// The connection to a remote server ended.
     Closed(String),
-    /// It never ran, or never became ready.
+    /// It never ran or never became ready.
     Start(String),
-    /// It was gone when the runtime was back.
+    /// It was gone when the runtime responded again.
     Lost,
 }
 
-/// What happened.
+/// An event in the life of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The product started, and finds the server as an earlier run left it.
+    /// The gateway started and found the server as an earlier run left it.
     Boot {
         last: Last,
     },
-    /// Somebody needs it.
+    /// A caller needs it.
     Wanted,
     StartRequested,
     StopRequested {
         grace: Duration,
     },
     RestartRequested,
-    /// Nobody has used it for long.
+    /// It has been unused for long.
     Unused {
         grace: Duration,
     },
     /// It runs and can be called.
     Ready,
-    /// Nothing runs any more: it ended by itself, or did not become ready and was removed.
+    /// Nothing runs any longer: it exited by itself, or it did not become ready and was removed.
     Ended {
         cause: Cause,
-        /// Whether it had answered what it was asked since it was launched.
+        /// True if it had answered the initial requests since its launch.
         answered: bool,
     },
-    /// Nothing runs: what was asked for cannot be, and waiting alone does not change that.
+    /// Nothing runs: it cannot be started, and waiting alone does not change that.
     Refused {
         why: String,
-        /// When to look again; `None`: there is no use in that.
+        /// Delay until the next check. `None`: a check would not help.
         again: Option<Duration>,
     },
-    /// What [`Action::Stop`] was for is gone, if it ever was there.
+    /// The target of [`Action::Stop`] is gone, if it ever existed.
     Stopped,
     HeartbeatMissed,
     HeartbeatAnswered,
     TimerFired,
-    /// The runtime does not answer.
+    /// The runtime does not respond.
     RuntimeLost,
-    /// It does again, and this is what it says of the server.
+    /// The runtime responds again and reports whether the server is alive.
     RuntimeBack {
         alive: bool,
     },
-    /// The product stops, or the server is no more.
+    /// The gateway stops, or the server was removed.
     Shutdown {
         grace: Duration,
     },
 }
 
-/// Something that the runner has to do.
+/// An action for the runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start an instance, or connect to a remote server. None runs at this moment.
     Launch,
-    /// Connect to the instance that is there; [`Event::Ready`] or an end is the answer.
+    /// Connect to the existing instance. The result is [`Event::Ready`] or an end.
     Attach,
-    /// End the instance or the launch, whichever there is. A later one can only be sooner.
+    /// Stop the instance or the launch. A later stop can only shorten the time.
     Stop {
         grace: Duration,
     },
@@ -194,15 +197,15 @@ pub enum Action {
         at: Instant,
     },
     CancelTimer,
-    /// Remember this word for the next [`Event::Boot`]. It comes first: what follows may be cut short.
+    /// Remember this word for the next [`Event::Boot`]. Comes first, since later actions may be cut short.
     Save(&'static str),
-    /// Log it, and write it down as an event of the server.
+    /// Log it, and record it as an event of the server.
     Record(Note),
-    /// Nothing will come any more.
+    /// There will be no further actions.
     End,
 }
 
-/// Something that operators want to read about.
+/// A message for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     Ready,
@@ -211,23 +214,24 @@ pub enum Note {
     },
     /// With code 0.
     Exited,
-    /// It is left alone for a while; `rung` counts from 1. `ends`: so often it fell lately, and was started at once.
+    /// It waits before the next attempt. `rung` counts from 1. `ends`: recent ends that were followed by an immediate
+    /// restart.
     Backoff {
         rung: usize,
         wait: Duration,
         ends: usize,
     },
-    /// It did not start so often that nobody tries before the wait is over.
+    /// It failed to start too often. No attempt is made before the wait is over.
     Unavailable {
         failures: u32,
         wait: Duration,
     },
-    /// `again`: the time until the next look at the cause; `None`: there is no next look.
+    /// `again`: delay until the next check of the cause. `None`: there is no next check.
     Blocked {
         why: String,
         again: Option<Duration>,
     },
-    /// It has been stable since.
+    /// It has been stable for this long.
     Recovered {
         after: Duration,
     },
@@ -242,7 +246,7 @@ pub enum Note {
     },
 }
 
-/// Decides. Never fails: see the module's docs for what is ignored where.
+/// Makes a decision. Never fails: the module docs list which events are ignored.
 #[must_use]
 pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
     // A timer that fired is over, even if nothing waited for it.
@@ -270,7 +274,7 @@ pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
     (state, actions)
 }
 
-/// One decision in the making.
+/// A decision in progress.
 struct Step {
     state: State,
     now: Instant,
@@ -362,7 +366,7 @@ impl Step {
             (Starting { .. } | Running { .. } | Unresponsive, Event::Ended { cause, answered }) => {
                 self.fell(cause, answered)
             }
-            // What another gateway says of those behind it may come late.
+            // The report of another gateway about those behind it may come late.
             (Running { .. } | Unresponsive, Event::Refused { why, again }) => {
                 self.blocked(why, again)
             }
@@ -445,7 +449,7 @@ impl Step {
         Phase::Over
     }
 
-    /// Somebody wants it up: what was before counts no more.
+    /// The server is wanted again: resets counters and waits.
     fn forgive(&mut self) {
         self.state.last = Last::Up;
         self.state.ladder.leave();
@@ -494,8 +498,8 @@ impl Step {
         Phase::Blocked { until }
     }
 
-    /// Handles an end that nobody asked for. The restart policy comes first, then the breaker, then a free restart; a server
-    /// that has none left waits.
+    /// Handles an unexpected end. The restart policy is applied first, then the breaker, then a free restart. If none
+    /// is left, the server waits.
     fn fell(&mut self, cause: Cause, answered: bool) -> Phase {
         let restart = self.state.rules.restart;
         let (again, left) = match &cause {
@@ -564,7 +568,7 @@ impl Step {
                     self.state.last = Last::Failed;
                     return Phase::Failed;
                 }
-                // The runtime's fault, not its own: no rung is climbed for that.
+                // The runtime is at fault and not the server, so the wait does not grow.
                 self.relaunch(self.state.rules.patient)
             }
             (Goal::Stop, true) => self.stop(RESTART_GRACE, Phase::Stopping),
@@ -581,7 +585,7 @@ impl Step {
 }
 
 impl State {
-    /// A server that nothing was asked of yet. `seed`: of the jitter of its waits.
+    /// A new server. `seed` determines the jitter of its waits.
     #[must_use]
     pub fn new(rules: Rules, seed: u64) -> Self {
         Self {
@@ -596,7 +600,7 @@ impl State {
         }
     }
 
-    /// Whether nothing was asked of it yet.
+    /// Returns whether it has had no event yet.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.phase == Phase::Idle && self.last == Last::ByHand
@@ -625,7 +629,7 @@ impl State {
         }
     }
 
-    /// When it is next tried, if that is known.
+    /// When the next attempt is due, if that is known.
     #[must_use]
     pub fn next_attempt(&self) -> Option<Instant> {
         match self.phase {
@@ -635,19 +639,19 @@ impl State {
         }
     }
 
-    /// How often it was started by itself since it was last started by hand or by the product.
+    /// Automatic restarts since it was last started by a user or with the gateway.
     #[must_use]
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// Starts in a row that came to nothing.
+    /// Consecutive failed starts.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Counts an end; `None` if it is started at once.
+    /// Counts an end. `None`: restart immediately.
     fn climb(&mut self, now: Instant, held: Duration, answered: bool) -> Option<Note> {
         if held >= self.rules.stable {
             self.ladder.leave();
@@ -663,7 +667,7 @@ impl State {
         })
     }
 
-    /// How it is, for the next [`Event::Boot`], if that is not what was saved last.
+    /// The word to save for the next [`Event::Boot`], if it has changed.
     fn word_to_save(&self) -> Option<&'static str> {
         let word = match (self.last, self.phase) {
             (Last::Up, Phase::Starting { .. } | Phase::Restarting) => "starting",
@@ -682,7 +686,7 @@ impl State {
 }
 
 impl Last {
-    /// Whether a server that was left so is started when the product is.
+    /// Returns whether a server in this state is started with the gateway.
     #[must_use]
     pub fn starts_again(self, restart: RestartPolicy) -> bool {
         match restart {
@@ -693,7 +697,7 @@ impl Last {
         }
     }
 
-    /// How a server was left of which this word was saved; `None` if none was.
+    /// The state for a saved word. `None` if no state was saved.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         match word {

@@ -1,4 +1,4 @@
-//! Signing in to servers: what the engine needs of whoever keeps the tokens.
+//! Sign-ins to servers: the interface that the engine needs from the token store.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -10,37 +10,37 @@ use model::{Hidden, ServerSpec};
 #[derive(Clone, Debug)]
 pub struct Issued {
     pub token: Hidden,
-    /// From then on there is a newer one; `None`: it does not end.
+    /// When a newer token will be available. `None`: it does not expire.
     pub renew_at: Option<SystemTime>,
     pub ends_at: Option<SystemTime>,
 }
 
-/// Keeps people's sign-ins to servers. [`NoLogins`] keeps none.
+/// Keeps users' sign-ins to servers. [`NoLogins`] keeps none.
 pub trait Logins: Send + Sync {
-    /// The source of access tokens for the requests of an instance of the server, if the server may ask for any. The tokens are those
-    /// of the principal `whose`. `None` means those that all callers share. Where callers share none, they are those of the caller who
-    /// signed in last, for the lists that all callers see.
+    /// The source of access tokens for requests to the server, if the server may require any. `whose` is the principal
+    /// whose tokens are used. `None` means the sign-in shared by all callers or, if callers do not share one, that of
+    /// the caller who signed in last; it serves the lists that all callers see.
     fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>>;
 
-    /// The access token for the environment of an instance that is launched now, if it has one there (`model::LoginVariables`). `whose` is
-    /// as in [`Logins::authorize`].
+    /// The access token for the environment of an instance about to be launched, if it uses one
+    /// (`model::LoginVariables`). `whose` is as in [`Logins::authorize`].
     fn issue(
         &self,
         spec: &ServerSpec,
         whose: Option<&Arc<str>>,
     ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>>;
 
-    /// Whether each caller of the server signs in by themselves.
+    /// Returns whether each caller of the server signs in separately.
     fn is_personal(&self, spec: &ServerSpec) -> bool;
 
-    /// Where the caller can sign in, if they may. The link is good once, and for their own browser.
+    /// A link to sign in with, if the caller may. It works once, and only in the caller's own browser.
     fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String>;
 
-    /// Waits until a sign-in comes about that is of use to the caller.
+    /// Waits for a sign-in that the caller can use.
     fn signed_in(&self, spec: &ServerSpec, principal: &Arc<str>) -> BoxFuture<'static, ()>;
 }
 
-/// No sign-in anywhere.
+/// Provides no sign-ins.
 pub struct NoLogins;
 
 impl Logins for NoLogins {

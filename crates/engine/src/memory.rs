@@ -1,8 +1,8 @@
-//! Keeping what is remembered of servers in the store, behind everybody's back: nobody waits for it, and a
-//! store that is away costs nothing but the memory of the next start.
+//! Saves what is remembered about servers to the store, in the background. No caller waits for it. If the store is
+//! unavailable, only the data for the next start is affected.
 //!
-//! Invariant: of one server one thing is written after the other, in the order of their coming, however late that
-//! is: otherwise a definition that came second could be the one that is agreed to.
+//! Invariant: the writes for one server happen one after the other, in the order in which they were submitted, however
+//! late that is. Otherwise a later definition could become the approved one.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -21,44 +21,44 @@ use crate::{
     remember::{Pin, Pins, Seen},
 };
 
-/// How often something that could not be kept is tried again, and how many times. Definitions are tried for as long as
-/// the product runs; after so many times the tools are kept back meanwhile.
-const RETRY: (Duration, u32) = (Duration::from_secs(5), 12);
-/// Pins of one write: a definition can be long.
-const PINS: usize = 200;
+/// Delay between attempts to save something, and the number of attempts. Definitions are retried for as long as the
+/// gateway runs; after that many attempts, their tools are kept back until the write succeeds.
+const STORE_RETRY: (Duration, u32) = (Duration::from_secs(5), 12);
+/// Pins per write. A definition can be long.
+const PINS_PER_WRITE: usize = 200;
 
 pub(crate) struct Memory {
     store: Store,
-    /// The product stops: nothing is tried for ever any more.
+    /// Cancelled when the gateway stops. Endless retries end then.
     over: CancellationToken,
     notes: Mutex<HashMap<ServerKey, Notes>>,
 }
 
-/// Of each tool the first definition, which may be the one that is agreed to, and the last one.
+/// For each tool the first definition seen, which may become the approved one, and the latest.
 type Definitions = BTreeMap<NativeName, (Seen, Option<Seen>)>;
-/// A catalog, and the digest of the configuration that it was taken under.
+/// A catalog, with the digest of the configuration under which it was fetched.
 type Taken = (String, Arc<Catalog>);
 
-/// What is to be kept of one server, and is not yet.
+/// Data of one server that is not saved yet.
 #[derive(Default)]
 struct Notes {
     catalog: Option<Taken>,
     seen: Definitions,
-    /// The digest of the catalog that was kept last, so that the same is not written again.
+    /// The digest of the catalog saved last. The same catalog is not written again.
     kept: Option<[u8; 32]>,
-    /// Whether somebody writes them: one at a time does, so that what came later is not overtaken.
+    /// True if a task is writing. Only one does at a time, which keeps the order.
     in_hand: bool,
 }
 
-/// What came of definitions that were to be kept.
+/// The outcome of saving definitions.
 pub(crate) enum Told<'t> {
-    /// They are kept; how the server's tools are pinned now.
+    /// They are saved. Includes the server's current pins.
     Kept(&'t [Seen], &'t [PinRow]),
-    /// They are not, or not yet.
+    /// They are not saved, or not yet.
     Unkept(&'t [Seen], Arc<str>),
 }
 
-/// What is known of a server when it is described: by an earlier run.
+/// Data of earlier runs about a server that is declared.
 #[derive(Clone, Default)]
 pub struct Remembered {
     pub catalog: Option<Catalog>,
@@ -74,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Notes what a server offers. Whoever is told `true` has to [`Memory::write`].
+    /// Notes the server's catalog. If this returns `true`, the caller has to call [`Memory::write`].
     #[must_use]
     pub(crate) fn catalog(&self, key: &ServerKey, digest: String, catalog: Arc<Catalog>) -> bool {
         let mut all = self.notes.lock();
@@ -83,7 +83,7 @@ impl Memory {
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Notes definitions of tools. Whoever is told `true` has to [`Memory::write`].
+    /// Notes tool definitions. If this returns `true`, the caller has to call [`Memory::write`].
     #[must_use]
     pub(crate) fn pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
         let mut all = self.notes.lock();
@@ -99,12 +99,13 @@ impl Memory {
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Writes down all that is noted of a server, and what comes meanwhile; tells what became of its definitions.
+    /// Writes everything noted for a server, including what is added meanwhile. Calls `tell` with the outcome for its
+    /// definitions.
     pub(crate) async fn write(&self, key: &ServerKey, tell: &(dyn Fn(Told<'_>) + Sync)) {
         while let Some((seen, catalog)) = self.next(key) {
             let (first, last): (Vec<Seen>, Vec<Option<Seen>>) = seen.into_values().unzip();
             let last: Vec<Seen> = last.into_iter().flatten().collect();
-            // Before the catalog: nobody may be offered at the next start what was to be kept back.
+            // Before the catalog: a tool that has to be kept back must not be offered at the next start.
             let pinned =
                 self.write_pins(key, &first, tell).await && self.write_pins(key, &last, tell).await;
             if let Some((digest, catalog)) = catalog.filter(|_| pinned) {
@@ -113,10 +114,10 @@ impl Memory {
         }
     }
 
-    /// Keeps definitions that were agreed to, as those that hold.
+    /// Saves approved definitions as the valid ones.
     pub(crate) async fn agree(&self, key: &ServerKey, seen: &[Seen]) -> store::Result<()> {
         let owner = key.owner.as_ref();
-        for part in seen.chunks(PINS) {
+        for part in seen.chunks(PINS_PER_WRITE) {
             let pins = self.store.pins_seen(owner, &key.name, &rows(part)).await?;
             let waits = |seen: &&Seen| {
                 pins.iter().any(|pin| {
@@ -142,7 +143,7 @@ impl Memory {
         notes.in_hand.then_some((seen, catalog))
     }
 
-    /// Keeps a catalog, unless it is what was kept last.
+    /// Saves a catalog, unless it equals the one saved last.
     async fn write_catalog(&self, key: &ServerKey, config_digest: &str, catalog: &Catalog) {
         let Some(text) = catalog.to_snapshot() else {
             return;
@@ -160,7 +161,7 @@ impl Memory {
         if kept(Some(digest)) == Some(digest) {
             return;
         }
-        for _ in 0..RETRY.1 {
+        for _ in 0..STORE_RETRY.1 {
             let snapshot = NewSnapshot {
                 server: &key.name,
                 config_digest,
@@ -170,13 +171,13 @@ impl Memory {
             match is_kept(key, &wrote) {
                 Some(true) => return,
                 Some(false) => break,
-                None => tokio::time::sleep(RETRY.0).await,
+                None => tokio::time::sleep(STORE_RETRY.0).await,
             }
         }
         kept(None);
     }
 
-    /// Keeps definitions of tools; whether all of them are kept.
+    /// Saves tool definitions. Returns whether all of them were saved.
     async fn write_pins(
         &self,
         key: &ServerKey,
@@ -184,11 +185,11 @@ impl Memory {
         tell: &(dyn Fn(Told<'_>) + Sync),
     ) -> bool {
         let mut all = true;
-        for part in seen.chunks(PINS) {
+        for part in seen.chunks(PINS_PER_WRITE) {
             if self.write_part(key, part, tell).await {
                 continue;
             }
-            // One that cannot be kept is nothing to the others.
+            // One definition that cannot be saved must not affect the others.
             for one in part.chunks(1) {
                 all &= part.len() > 1 && self.write_part(key, one, tell).await;
             }
@@ -213,19 +214,19 @@ impl Memory {
                 }
                 Err(error @ store::Error::Unavailable { .. }) => {
                     attempts = attempts.saturating_add(1);
-                    if attempts == RETRY.1 {
-                        tracing::warn!(server = %key, "its new tools are kept back until they can be remembered: {error}");
+                    if attempts == STORE_RETRY.1 {
+                        tracing::warn!(server = %key, "its new tools are kept back until their definitions can be saved: {error}");
                         tell(Told::Unkept(part, "the database does not answer".into()));
                     }
-                    if attempts >= RETRY.1 && self.over.is_cancelled() {
+                    if attempts >= STORE_RETRY.1 && self.over.is_cancelled() {
                         return false;
                     }
-                    tokio::time::sleep(RETRY.0).await;
+                    tokio::time::sleep(STORE_RETRY.0).await;
                 }
                 Err(_) if part.len() > 1 => return false,
                 Err(error) => {
                     let tool = part.first().map(|seen| &seen.tool);
-                    tracing::warn!(server = %key, tool = ?tool, "the tool is kept back, for it cannot be remembered: {error}");
+                    tracing::warn!(server = %key, tool = ?tool, "the tool is kept back because its definition cannot be saved: {error}");
                     tell(Told::Unkept(part, "the database refuses it".into()));
                     return false;
                 }
@@ -244,20 +245,21 @@ fn rows(seen: &[Seen]) -> Vec<store::Seen> {
     seen.iter().map(row).collect()
 }
 
-/// Whether something was written; `None`: it may be if it is tried again.
+/// Returns whether a write succeeded. `None`: a retry may succeed.
 fn is_kept<T>(key: &ServerKey, wrote: &store::Result<T>) -> Option<bool> {
     match wrote {
         Ok(_) => Some(true),
         Err(store::Error::Unavailable { .. }) => None,
         Err(error) => {
-            tracing::warn!(server = %key, "what it offers cannot be remembered: {error}");
+            tracing::warn!(server = %key, "the catalog cannot be saved: {error}");
             Some(false)
         }
     }
 }
 
 impl Remembered {
-    /// What rows say of each server. A catalog that was taken under another configuration does not count.
+    /// Builds the remembered state of each server from database rows. A catalog fetched under another configuration is
+    /// ignored.
     #[must_use]
     pub fn of_rows(
         snapshots: Vec<SnapshotRow>,
@@ -285,7 +287,7 @@ impl Remembered {
         all
     }
 
-    /// Takes over what a server knows that another description takes the place of: what is written down may be older.
+    /// Takes over the pins and the catalog of the server's previous declaration. The stored ones may be older.
     pub(crate) fn renew(&mut self, pins: &Pins, catalog: Option<&Catalog>) {
         if !pins.is_empty() {
             self.pins = pins.clone();
@@ -296,8 +298,8 @@ impl Remembered {
     }
 }
 
-/// What a server is reached by, or launched with: catalogs taken under another are not its own, and definitions are
-/// agreed to under one. Secrets do not count: that a key is renewed changes nothing of what was agreed to.
+/// A digest of how a server is reached or launched. Catalogs and approvals are valid for one configuration only.
+/// Secrets are left out: replacing a key does not invalidate an approval.
 #[must_use]
 pub fn config_digest(spec: &model::ServerSpec) -> String {
     let mut hash = Sha256::new();
@@ -316,14 +318,14 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         Origin::Remote(remote) => named("headers", &remote.headers),
         Origin::Launch(launch) => named("env", &launch.env),
     }
-    // The word that it had when the first pins were taken.
+    // The word in use when the first pins were stored.
     part(match spec.sandbox() {
         Some(_) => "hosted",
         None => spec.origin.transport(),
     });
     match &spec.origin {
         Origin::Remote(remote) => part(&spec.redact(&remote.url)),
-        // Not its sandbox, and not the id there: one that is registered again is the same, if the rest is.
+        // Without the sandbox and its id: a server that is registered again counts as the same if the rest is equal.
         Origin::Launch(launch) => {
             part(launch.program.target());
             let args = launch.program.args();
@@ -362,7 +364,7 @@ mod tests {
             .collect()
     }
 
-    /// Pins and snapshots in users' databases hang on these: another digest would keep every tool back.
+    /// Pins and snapshots in users' databases depend on these values. A different digest would keep every tool back.
     #[test]
     fn digests_of_configurations_never_change() {
         let env = || texts(&[("API_KEY", "hunter2"), ("REGION", "europe")]);
@@ -429,7 +431,7 @@ mod tests {
         }
     }
 
-    /// What was seen first stays what is agreed to, however fast the next definition follows.
+    /// The first definition remains the approved one, however quickly the next one follows.
     #[tokio::test(flavor = "multi_thread")]
     async fn definitions_are_kept_in_the_order_of_their_coming() {
         let dir = tempfile::tempdir().expect("a directory");

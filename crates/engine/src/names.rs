@@ -1,4 +1,4 @@
-//! The names of a merged view's tools and prompts.
+//! Names of the tools and prompts in a merged view.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,8 +6,8 @@ use model::{NamingPolicy, NativeName, ServerName, naming};
 
 use crate::{catalog::ListKind, entry::Entry, scope::Scope, server::Server};
 
-/// Gives the entries their exposed names. Those of tools that are kept back have theirs, too, so that nothing is called
-/// otherwise when somebody agrees to them; save where the later server wins: there they stand in nobody's place.
+/// Gives the entries their exposed names. Kept-back tools are named, too, so that approving one does not rename others.
+/// Exception: with the policy last-wins they stay unnamed, so that they do not replace another server's tool.
 pub(crate) fn named(
     servers: &[Arc<Server>],
     mut entries: Vec<Entry>,
@@ -20,7 +20,7 @@ pub(crate) fn named(
         let is_kept_back = |entry: &mut Entry| entry.kept_back.is_some();
         unnamed = entries.extract_if(.., is_kept_back).collect();
     }
-    // All of them, also those that offer nothing now: what a name belongs to does not come and go.
+    // All servers, even those that offer nothing now: a name must not move when a server comes or goes.
     let mut input: Vec<(ServerName, Vec<NativeName>)> = Vec::with_capacity(servers.len());
     let mut places: HashMap<ServerName, usize> = HashMap::with_capacity(servers.len());
     for server in servers {
@@ -38,16 +38,16 @@ pub(crate) fn named(
         by_key.entry((server, name)).or_insert(entry);
     }
     let assignment = naming::assign(&input, policy).unwrap_or_else(|clashes| {
-        // A view has to be something: the clash is said, and both stay reachable.
+        // The view must not fail because of a clash. It is logged, and both remain reachable.
         tracing::error!(
-            "{}: {clashes}; clients find them under names that begin with their server's",
+            "{}: {clashes}; they are offered with their server's name as a prefix",
             kind.key()
         );
         naming::assign_apart(&input)
     });
     for replaced in &assignment.replaced {
         tracing::warn!(
-            "{}: `{}` of server `{}` takes the place of that of server `{}` (naming policy last-wins)",
+            "{}: `{}` of server `{}` replaces the one of server `{}` (naming policy last-wins)",
             kind.key(),
             replaced.native,
             replaced.winner,

@@ -1,4 +1,4 @@
-//! What the gateway declares towards clients: the `capabilities` of a view.
+//! The `capabilities` that a view declares to clients.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,9 +12,10 @@ use mcp::{
 
 use crate::{catalog::ListKind, server::Server};
 
-/// `ServerCapabilities` of many servers: JSON text.
+/// The `ServerCapabilities` of several servers, as JSON text.
 ///
-/// All that the gateway can carry is declared, for servers come and go; what only some have, if one of these does.
+/// Since servers come and go, everything that the gateway can relay is declared. Extensions and tasks are declared only
+/// if one of these servers has them.
 pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
     let mut members = String::new();
     let extensions = extensions_of(servers, era);
@@ -31,8 +32,8 @@ pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
     )
 }
 
-/// `"name":settings` of every extension that a client of the era can use. The first server's word on one counts,
-/// save for what the gateway itself answers.
+/// `"name":settings` of each extension that a client of the era can use. If several servers declare one, the first one
+/// counts, except for extensions that the gateway implements itself.
 fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for server in servers {
@@ -53,7 +54,7 @@ fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
         .iter()
         .map(|(name, settings)| format!("{}:{settings}", quote(name)))
         .collect();
-    // 2025-11-25 has tasks of its own, and skills are for 2026-07-28 only.
+    // 2025-11-25 has its own form of tasks, and skills exist only in 2026-07-28.
     if era == Era::Modern {
         if servers.iter().any(|server| makes_tasks(server)) {
             members.push(format!("\"{}\":{{}}", extensions::TASKS));
@@ -63,14 +64,14 @@ fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
     members
 }
 
-/// `ServerCapabilities` of one server as it is: what it declares itself, and what the gateway adds to that.
+/// The `ServerCapabilities` of a single server: what it declares, plus what the gateway adds.
 pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
     let raw = &info.capabilities;
     let Some(object) = Object::of(raw) else {
         return "{}".into();
     };
     let mut splice = Splice::new();
-    // Tools are switched on and off here, whatever the server says of its lists.
+    // The gateway enables and disables tools, whatever the server declares.
     for capability in ["tools", "prompts", "resources"] {
         let Some(own) = object.object(capability) else {
             continue;
@@ -80,7 +81,7 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
             None => splice.insert(raw, &own.span(), b"\"listChanged\":true"),
         };
     }
-    // Tasks of the other era are offered as those of the client's.
+    // Tasks of the other era are translated.
     if info.era != era && makes_tasks(server) {
         match era {
             Era::Legacy if object.find("tasks").is_none() => {
@@ -97,7 +98,7 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
     String::from_utf8_lossy(&splice.apply(raw)).into_owned()
 }
 
-/// Whether a server makes tasks of tool calls.
+/// Returns whether a server runs tool calls as tasks.
 pub(crate) fn makes_tasks(server: &Server) -> bool {
     let catalog = server.catalog();
     let Some(info) = &catalog.info else {
@@ -115,7 +116,7 @@ pub(crate) fn makes_tasks(server: &Server) -> bool {
     }
 }
 
-/// A tool of a modern server that makes tasks, as a legacy client has to see it to call it as one.
+/// The member that marks a tool of a modern server as callable as a task, for legacy clients.
 pub(crate) fn marked_as_task(server: &Server, tool: &Object<'_>) -> Option<&'static str> {
     let catalog = server.catalog();
     let info = catalog.info.as_ref()?;
@@ -131,12 +132,12 @@ fn skill_settings(server: &Server) -> Option<Vec<u8>> {
     extensions::settings(&info.capabilities, extensions::SKILLS).map(<[u8]>::to_vec)
 }
 
-/// Whether a server has skills.
+/// Returns whether a server has skills.
 pub(crate) fn has_skills(server: &Server) -> bool {
     skill_settings(server).is_some()
 }
 
-/// What is declared of skills towards modern clients: a member of `extensions`, if any server has some.
+/// The member of `extensions` that declares skills to modern clients, if any server has skills.
 fn skills(servers: &[Arc<Server>]) -> Option<String> {
     let all: Vec<Vec<u8>> = servers
         .iter()

@@ -1,12 +1,12 @@
-//! What somebody wants of a server, kept until its loop gets to it.
+//! Orders to start, stop or restart a server, kept until its loop carries them out.
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-/// Orders that wait; one more is refused.
-const ORDERS: usize = 16;
+/// Waiting orders per server. Further ones are refused.
+const MAX_ORDERS: usize = 16;
 
-/// What somebody wants of a server.
+/// An order from a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Start,
@@ -14,12 +14,12 @@ pub enum Order {
     Restart,
 }
 
-/// An order, and who is told when the server has settled.
+/// An order, and the sender to notify when the server has settled.
 pub(crate) type Ordered = (Order, oneshot::Sender<()>);
 
-/// Orders for a server, whether it has a loop or not.
+/// The orders of a server, whether or not its loop is running.
 pub(crate) struct Inbox {
-    /// `None`: nobody will follow any.
+    /// `None`: closed, no order will be carried out.
     orders: Mutex<Option<Vec<Ordered>>>,
     bell: Notify,
 }
@@ -36,7 +36,7 @@ impl Default for Inbox {
 impl Inbox {
     pub(crate) fn push(&self, order: Ordered) -> bool {
         let mut orders = self.orders.lock();
-        let Some(waiting) = orders.as_mut().filter(|waiting| waiting.len() < ORDERS) else {
+        let Some(waiting) = orders.as_mut().filter(|waiting| waiting.len() < MAX_ORDERS) else {
             return false;
         };
         waiting.push(order);
@@ -59,7 +59,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is an order.
+    /// Waits until an order arrives.
     pub(crate) async fn filled(&self) {
         while self.is_empty() {
             self.bell.notified().await;

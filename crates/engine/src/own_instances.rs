@@ -1,8 +1,9 @@
-//! Instances of a session's own: how they come about, what they say outside of calls, and which tools they list.
+//! Instances for a single session or caller: starting them, their messages outside of calls, and the tools that they
+//! list.
 //!
-//! A server may offer more tools to a client that can do more. The common instance is told that everything is possible,
-//! so its list is the longest; a session with an instance of its own is shown only what that one lists. Names stay those
-//! of the common list, for calls are routed by it.
+//! A server may offer more tools to a client with more capabilities. The shared instance declares all capabilities, so
+//! its list is the longest. A session with a separate instance sees only the tools that this instance lists. Names are
+//! taken from the shared list, since calls are routed by it.
 
 use std::sync::{Arc, Weak, atomic::Ordering};
 
@@ -30,11 +31,11 @@ use crate::{
     view::View,
 };
 
-/// Why a server with volumes has no instances of a session's or a person's own.
-const VOLUMES: &str = "it has volumes, which instances of several sessions or persons cannot share: remove them, or share one instance \
+/// Why a server with volumes cannot have separate instances for sessions or users.
+const HAS_VOLUMES: &str = "it has volumes, which instances of several sessions or persons cannot share: remove them, or share one instance \
                        (`\"sharing\": \"shared\"`, or `login = \"shared\"` of its `[logins]` table)";
 
-/// The instance of this session, started if there is none, with what its client declares (JSON text).
+/// The instance of this session. Started if needed, declaring the client's capabilities (JSON text).
 pub(crate) async fn instance(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
@@ -56,7 +57,7 @@ pub(crate) async fn instance(
     started(shared, server, &holder, whose, &capabilities, begin).await
 }
 
-/// The caller's own instance of a server that each caller signs in to. It is started if there is none.
+/// The instance of a caller, for a server with a sign-in per caller. Started if needed.
 pub(crate) async fn of_principal(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
@@ -91,7 +92,7 @@ async fn started(
     };
     let sandbox = server.spec.launch().and_then(|launch| launch.sandbox());
     if sandbox.is_some_and(|sandbox| !sandbox.volumes.is_empty()) {
-        return Err(down(VOLUMES.into(), false));
+        return Err(down(HAS_VOLUMES.into(), false));
     }
     let limit = shared.limits().max_session_instances;
     let Some(slot) = server.instances.slot(holder, limit) else {
@@ -102,7 +103,7 @@ async fn started(
     let whose = server.is_personal.then_some(whose);
     let started = slot.get_or_try_init(|| async {
         let launched = Launched::under(server.fence.lock().clone());
-        // Containers and pods have the name of their sandbox: those of one name would end each other.
+        // Containers and pods are named after their sandbox. With the same name, they would stop each other.
         let mine = sandbox.map(|_| launch::apart(&server.spec));
         let spec = mine.as_ref().unwrap_or(&server.spec);
         let connecting = (shared.connect).connect(spec, whose, capabilities, &launched);
@@ -122,8 +123,8 @@ async fn started(
     }
 }
 
-/// Watches a caller's own instance until it ends, or until it has been idle for as long as the settings say. Messages that it sends outside of
-/// calls are dropped, since its lists are those of the common instance.
+/// Watches a caller's instance until it ends or has been idle for the configured time. Notifications outside of calls
+/// are dropped, except for watched resources, since the caller sees the lists of the shared instance.
 async fn watch(
     shared: Arc<Shared>,
     server: Arc<Server>,
@@ -139,7 +140,7 @@ async fn watch(
         tokio::select! {
             event = next(&mut ambient) => match event {
                 Some(Event::Request(request) | Event::Unclear(request)) => {
-                    let refusal = RpcError::internal("there is no call that this could be asked in");
+                    let refusal = RpcError::internal("no call is in flight, so no client can be asked");
                     connection.client.send_behind(Frame::error(request.id(), &refusal));
                 }
                 Some(Event::Notification(frame)) if frame.method() == method::RESOURCE_UPDATED => {
@@ -163,7 +164,7 @@ async fn watch(
     server.instances.forget_gone(&connection);
 }
 
-/// What a server says next outside of calls. One that says nothing so (a modern one at a URL) is not over by that.
+/// The next message outside of calls. Pends if the server cannot send any (a modern one at a URL).
 async fn next(ambient: &mut Ambient) -> Option<Event> {
     match ambient.recv().await {
         None => std::future::pending().await,
@@ -171,7 +172,7 @@ async fn next(ambient: &mut Ambient) -> Option<Event> {
     }
 }
 
-/// Carries what comes outside of calls to the session, until either is gone.
+/// Passes messages outside of calls to the session, until either is gone.
 async fn forward(
     shared: Arc<Shared>,
     server: Arc<Server>,
@@ -194,7 +195,7 @@ async fn forward(
             break;
         };
         match event {
-            // All that it asks is for its one session, whatever is in flight.
+            // All its requests are for its only session, whatever is in flight.
             Event::Request(request) | Event::Unclear(request) => {
                 let asked = session.ask(
                     session.outbox(),
@@ -205,7 +206,7 @@ async fn forward(
                 let questions = Questions::new(shared.running(), &connection);
                 let open = Open::new(&server.asked_now, session.caller());
                 questions.push(request, asked, wait, open);
-                // Dropped, it waits for the answer in the background.
+                // If dropped, it waits for the response in the background.
                 drop(questions);
             }
             Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
@@ -226,15 +227,15 @@ async fn forward(
     server.instances.forget_gone(&connection);
 }
 
-/// Whether a session sees lists of its own in this view.
+/// Returns whether a session's lists in this view depend on separate instances.
 pub(crate) fn has_own(view: &View) -> bool {
     view.servers
         .iter()
         .any(|server| server.spec.sharing == Sharing::Session)
 }
 
-/// What the session's own instances list; those that are not there yet are started. A server whose instance cannot be had
-/// is left out: of it, the common list is shown.
+/// The tools that the session's instances list. Instances are started if needed. If an instance is unavailable, its
+/// server is left out, so that the shared list is shown for it.
 pub(crate) async fn own_tools(
     shared: &Arc<Shared>,
     view: &View,
@@ -251,7 +252,7 @@ pub(crate) async fn own_tools(
             async |server| match of_one(shared, server, session, whose, capabilities).await {
                 Ok(names) => Some((server.clone(), names)),
                 Err(why) => {
-                    tracing::debug!(server = %server.key(), "the common list is shown: {why}");
+                    tracing::debug!(server = %server.key(), "the shared list is shown: {why}");
                     None
                 }
             },
@@ -260,8 +261,8 @@ pub(crate) async fn own_tools(
     known.into_iter().flatten().collect()
 }
 
-/// What one server's instance for the session lists. An instance that takes long to start goes on to do so: the session
-/// is told of its list when it is there.
+/// The tools that one server's instance for the session lists. If starting takes long, it continues in the background,
+/// and the session is notified when the list is there.
 async fn of_one(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
@@ -302,7 +303,7 @@ async fn fetch(
     let instance = tokio::time::timeout(server.spec.start_timeout, starting);
     let instance = instance
         .await
-        .map_err(|_| "its instance did not come up in time")?;
+        .map_err(|_| "its instance did not start in time")?;
     let instance = instance.map_err(|error| error.to_string())?;
     let before = instance.own_tools.changes();
     let items = fetch_list(&instance.client, ListKind::Tools, server.name().as_str()).await;

@@ -1,7 +1,8 @@
-//! The pinned definitions of one server, while it is configured, and which of its tools are kept back for them.
+//! The pinned definitions of one configured server, and which of its tools are kept back because of them.
 //!
-//! Three change them: the server's task, which sees what is listed; whoever agrees to a definition; and what writes them
-//! down, which finds out that it cannot, or that the database knows better. Deliberately absent: where they are kept.
+//! There are three writers: the server's task, which sees what is listed; a person who approves a definition; and the
+//! task that saves definitions, which learns that it cannot or that the database has different ones. Deliberately
+//! absent: where pins are stored.
 
 use std::sync::Arc;
 
@@ -23,9 +24,9 @@ pub(crate) struct Pinned {
 /// Why a tool is not offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeptBack {
-    /// Its definition is not the one that was agreed to.
+    /// Its definition differs from the approved one.
     Changed,
-    /// It cannot be remembered, for this reason.
+    /// Its definition cannot be saved, for this reason.
     Unkept(Arc<str>),
 }
 
@@ -45,7 +46,7 @@ impl Pinned {
         self.pins.load_full()
     }
 
-    /// Why this tool is kept back where definitions are quarantined, if it is.
+    /// Why this tool is kept back under the quarantine policy, or `None`.
     pub(crate) fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
         let pins = self.pins.load();
         let pin = pins.get(tool)?;
@@ -55,7 +56,7 @@ impl Pinned {
         pin.pending.is_some().then_some(KeptBack::Changed)
     }
 
-    /// Compares what is listed with what was agreed to; what is new in it.
+    /// Compares the listed tools with the approved definitions. Returns the definitions to save.
     pub(crate) fn compare(&self, tools: &[Item], policy: Pinning) -> Vec<Seen> {
         let mut news = Vec::new();
         self.pins.rcu(|pins| {
@@ -66,7 +67,7 @@ impl Pinned {
         news
     }
 
-    /// Agrees to the definitions of these digests, of each tool to one; whether any of them waited for that.
+    /// Approves the definitions with these digests, one per tool. Returns whether any of them was pending.
     pub(crate) fn approve(&self, tools: &[(NativeName, Arc<str>)]) -> bool {
         self.edit(|pins| {
             let mut any = false;
@@ -82,7 +83,7 @@ impl Pinned {
         })
     }
 
-    /// Takes in what came of writing them down; whether that keeps back another set of tools.
+    /// Applies the outcome of saving definitions. Returns whether the set of kept-back tools changed.
     pub(crate) fn told(&self, told: &Told<'_>) -> bool {
         self.edit(|pins| {
             let mut any = false;
@@ -102,7 +103,7 @@ impl Pinned {
                             continue;
                         };
                         any |= pin.unkept.take().is_some();
-                        // It was agreed to at another gateway.
+                        // It was approved at another gateway.
                         if pin.pending.as_ref() == Some(&seen.digest)
                             && rows.iter().any(|row| {
                                 row.tool == seen.tool.as_str() && row.digest == *seen.digest
@@ -112,7 +113,7 @@ impl Pinned {
                             pin.digest = seen.digest.clone();
                             any = true;
                         }
-                        // It was not known here, and the database knows it under another definition.
+                        // It was unknown here, but the database has a different definition of it.
                         let is_new = seen.news == News::Tool && pin.digest == seen.digest;
                         let row = rows.iter().find(|row| row.tool == seen.tool.as_str());
                         if let Some(row) = row.filter(|row| {
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(pinned.keeps_back("a"), None);
     }
 
-    /// A tool that is new here, and known to the database under another definition, is kept back.
+    /// A tool that is new to this gateway but stored with another definition is kept back.
     #[tokio::test]
     async fn the_database_knows_better() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -213,7 +214,7 @@ mod tests {
             unkept: None,
         };
         assert_eq!(fresh.pins()["a"], expected);
-        // What was agreed to is agreed to.
+        // An approval is final.
         assert!(fresh.approve(&[(NativeName::new("a"), seen[0].digest.clone())]));
         assert_eq!(fresh.keeps_back("a"), None);
     }

@@ -1,19 +1,20 @@
-//! Which gateway has what a client comes back for: where several are one installation, the handles that they give out say it.
+//! Finds the gateway that holds a client's call or task. If several gateways form one installation, the handles that
+//! they issue name the gateway.
 //!
-//! A handle is a mark, the place and a random part: `twh1.PLACE.RANDOM` for a call on hold, `task-PLACE.RANDOM` for a task. What a
-//! place is only the gateways know; one that stands alone has none.
+//! A handle consists of a prefix, the place and a random part: `twh1.PLACE.RANDOM` for a call on hold,
+//! `task-PLACE.RANDOM` for a task. Only gateways interpret the place; a single gateway has none.
 
 use std::sync::{Arc, OnceLock};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mcp::{Frame, frame::Param};
 
-/// What handles of calls on hold begin with; other ones belong to modern servers.
-pub(crate) const HOLD: &str = "twh1.";
-/// What ids of tasks begin with.
-pub(crate) const TASK: &str = "task-";
+/// Prefix of handles for calls on hold. Other handles belong to modern servers.
+pub(crate) const HOLD_PREFIX: &str = "twh1.";
+/// Prefix of task ids.
+pub(crate) const TASK_PREFIX: &str = "task-";
 
-/// The place of this gateway, if it has one. Clones are the same one.
+/// The place of this gateway, if it has one. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Place(Arc<OnceLock<String>>);
 
@@ -26,7 +27,7 @@ impl Place {
         self.0.get().is_some()
     }
 
-    /// A new handle: 192 random bits behind the mark and the place.
+    /// A new handle: the prefix, the place and 192 random bits.
     pub(crate) fn handle(&self, mark: &str) -> String {
         let random = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 24]>());
         match self.0.get() {
@@ -36,13 +37,13 @@ impl Place {
     }
 }
 
-/// The place of the gateway that has what this request is about: a call on hold, or a task. `None` if it names none; a server's
-/// own handle may look as if it did.
+/// The place of the gateway that holds the call or task named in this request. `None` if it names none. A server's own
+/// handle may look like one of ours.
 #[must_use]
 pub fn place_of(request: &Frame) -> Option<String> {
     let (mark, handle) = match request.method().starts_with("tasks/") {
-        true => (TASK, request.object()?.string("taskId")?),
-        false => (HOLD, request.param_string(Param::RequestState)?),
+        true => (TASK_PREFIX, request.object()?.string("taskId")?),
+        false => (HOLD_PREFIX, request.param_string(Param::RequestState)?),
     };
     let (place, _) = handle.strip_prefix(mark)?.rsplit_once('.')?;
     Some(place.to_owned())
@@ -60,15 +61,15 @@ mod tests {
     #[test]
     fn handles_say_their_place() {
         let place = Place::default();
-        let alone = place.handle(HOLD);
+        let alone = place.handle(HOLD_PREFIX);
         assert_eq!(
             of("tools/call", &format!(r#"{{"requestState":"{alone}"}}"#)),
             None
         );
         place.keep("p_1-".to_owned());
-        let held = place.handle(HOLD);
-        let task = place.handle(TASK);
-        assert_ne!(held, place.handle(HOLD));
+        let held = place.handle(HOLD_PREFIX);
+        let task = place.handle(TASK_PREFIX);
+        assert_ne!(held, place.handle(HOLD_PREFIX));
         let is = Some("p_1-".to_owned());
         assert_eq!(
             of("tools/call", &format!(r#"{{"requestState":"{held}"}}"#)),

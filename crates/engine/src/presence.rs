@@ -1,7 +1,7 @@
-//! Which servers of a scope have something to offer now, for whoever goes on without the others (P12).
+//! Determines which servers of a scope are present now, for callers that continue without the others (P12).
 //!
-//! A list for clients shows what is remembered of a server that is away; a turn of an agent does without it and says so.
-//! Deliberately absent: starting hosted servers, which no list and no call does.
+//! Lists for clients include the remembered tools of an absent server. A chat turn of an agent leaves them out and says
+//! so. Deliberately absent: starting hosted servers, which neither a list nor a call does.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use crate::{
     view::View,
 };
 
-/// A server of a scope that has nothing to offer now.
+/// A server of a scope that offers nothing at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     pub key: ServerKey,
-    /// As callers of the scope know it.
+    /// Its name in the scope.
     pub server: ServerName,
     pub reason: Arc<str>,
 }
 
 impl Gateway {
-    /// What there is in the scope, once each server of it that is being started for the first time, or that failed when
-    /// it was last tried, has come up or not; waits at most [`FIRST_START`]. `None` if there is no such scope.
+    /// The view of the scope, after trying all servers that are in their first start or whose last start failed. Waits
+    /// for at most [`FIRST_START`]. `None` if the scope does not exist.
     pub async fn attended(&self, scope: &Scope) -> Option<Arc<View>> {
         let view = self.view(scope)?;
         futures_util::future::join_all(view.awaited().map(Server::attempted)).await;
-        // For the view: what was learnt may be about to be published.
+        // Results may not be published in the view yet.
         self.settled(scope).await
     }
 }
 
 impl View {
-    /// The servers that have nothing to offer now, in order.
+    /// The servers that offer nothing at the moment, in order.
     #[must_use]
     pub fn absent(&self) -> Vec<Absent> {
         let of = |server: &Arc<Server>| {
@@ -53,7 +53,7 @@ impl View {
 }
 
 impl Server {
-    /// Tries a server of which nobody knows whether it works, and waits for what comes of that.
+    /// If it is unknown whether the server works, tries to start it and waits for the result.
     async fn attempted(self: &Arc<Self>) {
         if !self.is_idle() || !self.is_doubtful() {
             return self.first_settled().await;
@@ -64,7 +64,7 @@ impl Server {
         let _ = tokio::time::timeout(FIRST_START, tried).await;
     }
 
-    /// Why it has nothing to offer now, if that is so.
+    /// Why it offers nothing at the moment, if so.
     #[must_use]
     pub fn absence(&self) -> Option<Arc<str>> {
         match self.state() {
@@ -78,7 +78,7 @@ impl Server {
         }
     }
 
-    /// Whether it may well not work: it was never reached, or not when that was last tried.
+    /// Returns whether it may not work: it was never reached, or its last start failed.
     fn is_doubtful(&self) -> bool {
         self.catalog().info.is_none() || self.status().failures > 0
     }

@@ -1,7 +1,8 @@
-//! Questions of servers to the clients of their calls.
+//! Requests from servers to clients, sent while a call is in flight (elicitation, sampling, roots). Called questions in
+//! the code.
 //!
-//! Invariant: a question gets an answer, whatever becomes of the call that it came up in (JSON-RPC 2.0 section 4: a
-//! request has to be replied to). While its client thinks it over, no call of that client at that server is late.
+//! Invariant: every question gets a response, whatever happens to the call that it belongs to (JSON-RPC 2.0 section 4:
+//! a request must be answered). While a client is thinking, its calls to that server do not time out.
 
 use std::{
     sync::{
@@ -24,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection::Connection;
 
-/// The callers that are being asked something by one server.
+/// The callers to which one server has open questions.
 #[derive(Default)]
 pub(crate) struct AskedNow {
     callers: Mutex<Vec<CallerId>>,
@@ -32,12 +33,12 @@ pub(crate) struct AskedNow {
 }
 
 impl AskedNow {
-    /// How many questions are open.
+    /// The number of open questions.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether this caller is being asked something.
+    /// Returns whether this caller has an open question.
     pub(crate) fn includes(&self, caller: CallerId) -> bool {
         self.count() > 0 && self.callers.lock().contains(&caller)
     }
@@ -50,7 +51,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// `asked_now` is that of the server that asks.
+    /// `asked_now` belongs to the server that asks.
     pub(crate) fn new(asked_now: &Arc<AskedNow>, caller: CallerId) -> Self {
         let mut callers = asked_now.callers.lock();
         callers.push(caller);
@@ -74,8 +75,8 @@ impl Drop for Open {
     }
 }
 
-/// Questions of one call that its client has been asked. When it is dropped, those without an answer are waited for in
-/// the background: the call may be over before they are.
+/// Open questions of one call. If this is dropped, the remaining responses are awaited in the background, since the
+/// call may end before they arrive.
 pub(crate) struct Questions {
     running: TaskTracker,
     connection: Arc<Connection>,
@@ -83,7 +84,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// `running` are the tasks that the engine owns.
+    /// `running` tracks the engine's tasks.
     pub(crate) fn new(running: &TaskTracker, connection: &Arc<Connection>) -> Self {
         Self {
             running: running.clone(),
@@ -96,7 +97,7 @@ impl Questions {
         self.waiting.is_empty()
     }
 
-    /// Waits for the client's answer to `question`, at most `wait`.
+    /// Waits for the client's answer to `question`, for at most `wait`.
     pub(crate) fn push(
         &self,
         question: Frame,
@@ -110,7 +111,7 @@ impl Questions {
         }));
     }
 
-    /// The next answer, ready to be sent; `None` if nothing is asked.
+    /// The next response, ready to send. `None` if no question is open.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -140,7 +141,7 @@ impl Drop for Questions {
     }
 }
 
-/// Returns the response to a server's question: the client's answer, or an error that says why there is none.
+/// Returns the response to a question: the client's answer or an error.
 pub(crate) async fn settled(
     question: &Frame,
     asked: Result<Asked, RpcError>,
@@ -157,10 +158,10 @@ pub(crate) async fn settled(
     answer.unwrap_or_else(|error| Frame::error(question.id(), &error))
 }
 
-/// The client's answer to something that it was asked.
+/// Waits for the client's answer.
 ///
 /// # Errors
-/// The client is gone, or did not answer in time.
+/// The client has disconnected, or did not answer in time.
 pub(crate) async fn answered(asked: Asked, wait: Duration) -> Result<Frame, RpcError> {
     match tokio::time::timeout(wait, asked.answer()).await {
         Ok(Some(frame)) => Ok(frame),
@@ -172,13 +173,13 @@ pub(crate) async fn answered(asked: Asked, wait: Duration) -> Result<Frame, RpcE
     }
 }
 
-/// A question of a call on hold: the key that the client knows, the id that the server knows.
+/// A question of a call on hold: the key that the client knows, and the request of the server.
 pub(crate) struct Ask {
     pub(crate) key: String,
     pub(crate) request: Frame,
 }
 
-/// What a server asked in a call on hold. Those that are left when it is dropped are refused.
+/// The questions of a call on hold. Those that are left when it is dropped are refused.
 pub(crate) struct Asks {
     client: Client,
     open: Vec<Ask>,
@@ -202,7 +203,7 @@ impl Asks {
         self.open.is_empty()
     }
 
-    /// Takes out one whose answer is here, if there is one.
+    /// Takes out one that has been answered, if any.
     pub(crate) fn take_if(&mut self, is_answered: impl Fn(&Ask) -> bool) -> Option<Ask> {
         let at = self.open.iter().position(is_answered)?;
         Some(self.open.remove(at))

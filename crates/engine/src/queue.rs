@@ -1,10 +1,11 @@
-//! Calls of one server: so many in flight, so many in line, first come, first served.
+//! The call queue of one server, first come, first served. The numbers of calls in flight and of waiting calls are
+//! limited.
 //!
-//! A queue can be told to take *turns*: then only calls of one caller are in flight at a time. The line is still in
-//! order: whoever comes later waits, even if it is the caller whose turn it is, so that nobody waits for ever.
+//! A queue can be switched to *turns*: then only calls of one caller are in flight at a time. The order is kept even
+//! so: a later call waits, even if its caller has the turn, so that no caller starves.
 //!
-//! Calls of one session are sent in the order of their places, as over a pipe of its own: one that is recorded first does
-//! not let the next overtake it.
+//! Calls of one session are sent in the order of their places, as over a pipe. While a call is being recorded, the next
+//! one does not overtake it.
 //!
 //! Deliberately absent: who the callers are, and why turns are taken.
 
@@ -25,7 +26,7 @@ use tokio::{
     time::Instant,
 };
 
-/// The end of the line where that many waited in it that are gone by now: they are cleared away.
+/// Abandoned waiters that may stay in line before they are cleared away.
 const MAX_GONE: usize = 64;
 
 /// The queue of one server.
@@ -38,21 +39,21 @@ pub(crate) struct Queue {
 struct Places {
     limit: usize,
     line: Mutex<Line>,
-    /// Rings when no call is in flight any more.
+    /// Notified when no call is in flight.
     emptied: Notify,
 }
 
 #[derive(Default)]
 struct Line {
     in_flight: usize,
-    /// Whether nobody else gets a place.
+    /// True if no further call gets a place.
     is_paused: bool,
-    /// Whether only calls of one caller are in flight at a time.
+    /// True if only calls of one caller are in flight at a time.
     takes_turns: bool,
-    /// Whose turn it is, if turns are taken and that is known.
+    /// The caller whose turn it is, if turns are taken and the caller is known.
     turn: Option<CallerId>,
     waiting: VecDeque<Waiter>,
-    /// Calls with a place that are not sent yet and must not be overtaken, in order.
+    /// Calls that have a place, are not sent yet and must not be overtaken, in order.
     unsent: VecDeque<Unsent>,
     next_unsent: u64,
 }
@@ -60,7 +61,7 @@ struct Line {
 struct Unsent {
     number: u64,
     caller: CallerId,
-    /// Of one that waits for those before it.
+    /// Set while it waits for the calls before it.
     waker: Option<Waker>,
 }
 
@@ -70,12 +71,12 @@ struct Waiter {
     place: oneshot::Sender<Permit>,
 }
 
-/// How a call is sent once it has its place.
+/// When a call is sent once it has its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sending {
-    /// As soon as it can be: it is not one of a session.
+    /// At any time: it does not belong to a session.
     Anytime,
-    /// At once, but after those of its session that came before.
+    /// Immediately, but after earlier calls of its session.
     InOrder,
     /// After something that takes a while, and in order.
     Later,
@@ -83,15 +84,15 @@ pub(crate) enum Sending {
 
 /// A place among the calls in flight.
 pub(crate) struct Permit {
-    /// `None`: it is beside the line.
+    /// `None`: it does not count as in flight.
     places: Option<Arc<Places>>,
     caller: CallerId,
-    /// Its number among those that are not sent yet, if it is one of them.
+    /// Its number in `unsent`, if it is there.
     unsent: Option<u64>,
 }
 
 impl Permit {
-    /// For what waits at the server without keeping it busy.
+    /// For a call that waits at the server without keeping it busy.
     pub(crate) fn beside(caller: CallerId) -> Self {
         Self {
             places: None,
@@ -100,13 +101,13 @@ impl Permit {
         }
     }
 
-    /// Whose call it is for.
+    /// The caller it was given to.
     pub(crate) fn caller(&self) -> CallerId {
         self.caller
     }
 
-    /// Waits until all calls of the session that came before are sent. These have places, too: nobody waits for a call in
-    /// line here.
+    /// Waits until all earlier calls of the session are sent. Those have places too, so this never waits for a call in
+    /// line.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -130,7 +131,7 @@ impl Permit {
         .await;
     }
 
-    /// It is sent: the next of its session may be.
+    /// Marks the call as sent, so that the next one of its session may follow.
     pub(crate) fn sent(&mut self) {
         let (Some(number), Some(places)) = (self.unsent.take(), &self.places) else {
             return;
@@ -148,7 +149,7 @@ impl Permit {
     }
 }
 
-/// Where a call stands that wants to be among those in flight.
+/// The place of a call that wants to be sent.
 pub(crate) enum Place<'a> {
     InFlight(Permit),
     InLine(oneshot::Receiver<Permit>, InLine<'a>),
@@ -186,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Has all calls wait in line until the answer is dropped, but for those in flight.
+    /// Makes all further calls wait in line until the returned guard is dropped. Calls in flight are not affected.
     pub(crate) fn pause(&self) -> Paused<'_> {
         self.places.line.lock().is_paused = true;
         Paused(&self.places)
@@ -200,18 +201,18 @@ impl Queue {
         self.places.line.lock().takes_turns
     }
 
-    /// Takes turns from now on; `false` if it does already.
+    /// Switches to turns. Returns `false` if turns were on already.
     pub(crate) fn take_turns(&self) -> bool {
         let mut line = self.places.line.lock();
-        // The calls in flight may be of several callers: the next turn begins when all of them are over.
+        // Calls of several callers may be in flight. The next turn begins when all of them are done.
         line.turn = None;
         !std::mem::replace(&mut line.takes_turns, true)
     }
 
-    /// A place among the calls in flight, or in line for one. Dropping it gives it up.
+    /// Takes a place in flight, or in line for one. Dropping the place gives it up.
     ///
     /// # Errors
-    /// How many are in line already, if that is as many as may be.
+    /// The number of calls in line, if that is the maximum.
     pub(crate) fn line_up(&self, caller: CallerId, sending: Sending) -> Result<Place<'_>, usize> {
         let mut line = self.places.line.lock();
         if line.waiting.is_empty() && line.has_room(self.places.limit, caller) {
@@ -234,10 +235,10 @@ impl Queue {
         Ok(Place::InLine(given, InLine(&self.waiting)))
     }
 
-    /// Waits for this call's turn; `None` if it does not come in time.
+    /// Waits for this call's turn. `None` if it does not come before the deadline.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the place in line is given up.
+    /// Dropping the future gives up the place in line.
     pub(crate) async fn turn(&self, place: Place<'_>, deadline: Instant) -> Option<Permit> {
         match place {
             Place::InFlight(permit) => Some(permit),
@@ -250,17 +251,17 @@ impl Queue {
 }
 
 impl Places {
-    /// Gives places to those in line, as far as there is room.
+    /// Gives places to the calls in line, as far as there is room.
     fn let_in<'p>(self: &'p Arc<Self>, mut line: MutexGuard<'p, Line>) {
         while let Some(waiter) = line.next(self.limit) {
-            // It hears of its place in a while: calls that come meanwhile must not overtake it.
+            // The waiter learns of its place a little later. Calls that arrive meanwhile must not overtake it.
             let sending = match waiter.sending {
                 Sending::InOrder => Sending::Later,
                 other => other,
             };
             let permit = line.admit(self, waiter.caller, sending);
             drop(line);
-            // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
+            // If the waiter has just gone, the permit is returned and dropped here, which passes its place on.
             drop(waiter.place.send(permit));
             line = self.line.lock();
         }
@@ -312,7 +313,7 @@ impl Line {
         }
     }
 
-    /// The next in line, if there is room for it.
+    /// The next call in line, if there is room for it.
     fn next(&mut self, limit: usize) -> Option<Waiter> {
         while self.waiting.front()?.place.is_closed() {
             self.waiting.pop_front();
@@ -339,7 +340,7 @@ impl Drop for Permit {
     }
 }
 
-/// Counts among those in line until it is dropped.
+/// Counts a call as in line until it is dropped.
 pub(crate) struct InLine<'a>(&'a AtomicUsize);
 
 impl Drop for InLine<'_> {
@@ -399,7 +400,7 @@ mod tests {
         let first = queue.turn(line_up(), deadline).await;
         let second = queue.turn(line_up(), deadline).await;
         let waits = line_up();
-        // It has a place now, and has not heard of it when another one gets one at once.
+        // It has a place now but has not learned of it when another call gets one immediately.
         drop((first, second));
         let late = queue.turn(line_up(), deadline).await.expect("a place");
         let mut sends = Box::pin(late.in_order());
@@ -442,7 +443,7 @@ mod tests {
         drop(holder);
         drop(last.await.expect("its turn"));
         assert_eq!(queue.in_flight(), 0);
-        // One that waits in vain gets no place, and takes none.
+        // A call that times out gets no place and occupies none.
         let holder = enter(&queue, CallerId::unique()).await;
         assert!(enter(&queue, CallerId::unique()).await.is_none());
         drop(holder);
@@ -455,7 +456,7 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| CallerId::unique());
         let early = [enter(&queue, one).await, enter(&queue, two).await];
         assert!(queue.take_turns() && !queue.take_turns());
-        // The calls in flight are of several callers: even those callers wait until all are over.
+        // The calls in flight belong to several callers. Even those callers wait until all are done.
         let mut again = Box::pin(enter(&queue, one));
         assert!((&mut again).now_or_never().is_none());
         drop(early);
@@ -506,7 +507,7 @@ mod tests {
         second.sent();
         third.in_order().await;
         drop((first, second, third, other));
-        // With nobody before it, it need not wait at all.
+        // With no call before it, it does not wait.
         assert!(enter(one, Sending::InOrder).await.unsent.is_none());
         assert!(queue.places.line.lock().unsent.is_empty());
         drop(anytime);

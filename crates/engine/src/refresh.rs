@@ -1,4 +1,5 @@
-//! Lists that a server says have changed, until they are asked for: a burst of such words is one question.
+//! Lists that a server has reported as changed and that are due to be fetched. Several notifications for one list lead
+//! to a single fetch.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -12,7 +13,7 @@ pub(crate) struct Refresh {
 }
 
 impl Refresh {
-    /// Has these lists asked for.
+    /// Marks these lists as due.
     pub(crate) fn of(&self, kinds: &[ListKind]) {
         {
             let mut wanted = self.wanted.lock();
@@ -26,7 +27,7 @@ impl Refresh {
     /// Waits for the next lists to fetch, and returns them. Only one task waits at a time.
     ///
     /// # Cancel safety
-    /// Nothing is lost if it is dropped before it is ready.
+    /// Dropping the future loses nothing.
     pub(crate) async fn next(&self) -> Vec<ListKind> {
         loop {
             let wanted = std::mem::take(&mut *self.wanted.lock());

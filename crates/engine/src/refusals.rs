@@ -1,13 +1,13 @@
-//! The errors for names that lead nowhere.
+//! Errors for names that do not resolve.
 
 use mcp::{RpcError, error, json::quote};
 
 use crate::{catalog::ListKind, entry::Entry, pinned::KeptBack, scope::Scope};
 
-/// Characters of a name that are repeated.
+/// Characters of a name repeated in an error.
 const SHOWN_CHARS: usize = 100;
 
-/// The error for a name that nothing offered has; `same` are the entries that would have it without a prefix.
+/// The error for a name that is not offered. `same` are the entries that have this name without a prefix.
 pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
     let what = if kind == ListKind::Tools {
         "tool"
@@ -32,7 +32,7 @@ pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
     )
 }
 
-/// The error for a tool that is kept back: why, and who can change that.
+/// The error for a tool that is kept back, with the reason and who can approve it.
 pub(crate) fn kept_back(scope: &Scope, name: &str, entry: &Entry, why: &KeptBack) -> RpcError {
     let shown = |text: &str| -> String { text.chars().take(SHOWN_CHARS).collect() };
     let (server, native) = (entry.server.key(), &entry.item.native);
@@ -49,15 +49,15 @@ pub(crate) fn kept_back(scope: &Scope, name: &str, entry: &Entry, why: &KeptBack
                 None => ("an administrator".to_owned(), String::new()),
             };
             format!(
-                "server `{label}` has changed its definition since it was agreed to; {who} can approve the change: \
+                "server `{label}` has changed its definition since it was approved; {who} can approve the change: \
                  `toolwharf tools approve {}/{}{option}`",
                 server.name,
                 shown(native)
             )
         }
         KeptBack::Unkept(why) => format!(
-            "its definition cannot be remembered ({why}), so that a later change of server `{label}` would go unnoticed; \
-             nobody can approve it before that is put right"
+            "its definition cannot be saved ({why}), so a later change by server `{label}` would go unnoticed; \
+             it cannot be approved until that is fixed"
         ),
     };
     let data = format!(

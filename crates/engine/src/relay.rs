@@ -1,4 +1,4 @@
-//! The way of one call: queue, connection, the era's bridge, and back.
+//! Relays one call: queue, connection, translation between the eras, and back.
 
 mod asked;
 mod reach;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::{
     audit::{Intent, NotRecorded, Outcome},
     connection::Connection,
-    elsewhere::MOVING,
+    elsewhere::MOVE_WAIT,
     exchange::{Answer, Caller},
     questions::Questions,
     queue::{Permit, Sending},
@@ -40,27 +40,27 @@ pub(crate) use asked::{ask_client, refusal};
 pub(crate) use reach::connection;
 pub(crate) use routed::{routed_span, string_at};
 
-/// Rounds of questions of one modern call before it is ended.
+/// Requests for input that a modern server may send in one call.
 const MAX_ROUNDS: usize = 10;
-/// The longest that progress can stretch a call.
-pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
+/// Limit up to which progress messages can extend a call.
+pub(crate) const MAX_CALL_TIME: Duration = Duration::from_secs(3600);
 
-/// Where a request goes, and how it differs there.
+/// The server of a request, and how the request has to be changed for it.
 pub(crate) struct Target {
     pub(crate) server: Arc<Server>,
-    /// The name or URI in the frame, and what the server calls it.
+    /// The position of the name or URI in the frame, and its native replacement.
     pub(crate) rename: Option<(Span, String)>,
-    /// The name or URI as the server knows it, for the `Mcp-Name` header.
+    /// The native name or URI, for the `Mcp-Name` header.
     pub(crate) name: Option<String>,
     pub(crate) headers: Option<Arc<ParamHeaders>>,
 }
 
-/// Why a call has no response of its server.
+/// Why a call has no response from its server.
 pub(crate) enum Failure {
     Rpc(RpcError),
     Call(CallError),
     Timeout(u64),
-    /// It was turned away at once.
+    /// Rejected without waiting.
     Refused(Unavailable),
     NotRecorded(NotRecorded),
 }
@@ -81,7 +81,7 @@ impl From<RpcError> for Failure {
 }
 
 impl Failure {
-    /// What to say of it where it is no call that failed.
+    /// The error for failures outside of a relayed call.
     pub(crate) fn into_rpc(self, server: &Server) -> RpcError {
         let name = server.name();
         let message = match self {
@@ -95,10 +95,10 @@ impl Failure {
     }
 }
 
-/// What a call came to.
+/// The result of a step of a call.
 enum Step {
     Response(Frame),
-    /// A legacy server asks a modern client.
+    /// Requests of a legacy server to a modern client.
     Input(Vec<Frame>),
 }
 
@@ -108,17 +108,17 @@ struct Relay<'a> {
     frame: &'a Frame,
     target: &'a Target,
     by: CallerId,
-    /// The caller's progress token: where it stands, as it stands.
+    /// The position of the caller's progress token.
     token: Option<Span>,
     started: Instant,
-    /// Of a call that is recorded.
+    /// Only for a recorded call.
     steps: Option<&'a Steps>,
 }
 
-/// Carries one request to its server and the answer back, recorded if it is a tool call and calls are.
+/// Relays a request to its server and the response back. Tool calls are recorded if the audit log is enabled.
 ///
 /// # Cancel safety
-/// Dropping it cancels the request at the server.
+/// Dropping the future cancels the request at the server.
 pub(crate) async fn relay(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -133,7 +133,7 @@ pub(crate) async fn relay(
     }
 }
 
-/// Carries a tool call between its two records (P09).
+/// Relays a tool call between its two audit records (P09).
 async fn recorded(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -171,7 +171,7 @@ async fn recorded(
     )
     .await;
     drop(opening);
-    // A call that is turned away is counted, and makes no row: there could be any number of them.
+    // Rejected calls are counted but not recorded, since their number is unlimited.
     let Some(record) = record else { return answer };
     let text = &answer.text;
     let object = Object::of(text);
@@ -197,13 +197,13 @@ async fn recorded(
     match record.close(outcome, &redact).await {
         Ok(()) => answer,
         Err(why) => {
-            let what = format!("{why}; it was made, and what came of it is recorded later");
+            let what = format!("{why}; it was made, and its outcome will be recorded later");
             Answer::unavailable(frame, &what)
         }
     }
 }
 
-/// How a call ended, as far as its answer does not say so.
+/// How a call ended, as far as its answer does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Answered,
@@ -261,7 +261,7 @@ fn progress_token(frame: &Frame) -> Option<Span> {
     frame.meta().and_then(|own| own.find(meta::PROGRESS_TOKEN))
 }
 
-/// Whether a legacy client wants this call to be a task.
+/// Returns whether a legacy client wants this call to run as a task.
 fn wants_task(caller: &Caller, frame: &Frame) -> bool {
     caller.era == Era::Legacy
         && frame.method() == method::TOOLS_CALL
@@ -271,12 +271,12 @@ fn wants_task(caller: &Caller, frame: &Frame) -> bool {
 }
 
 impl Relay<'_> {
-    /// `opening` is taken when the record of the call is opened: a call that is turned away before that may be made again.
+    /// `opening` is taken when the call's record is opened. A call rejected before that may be repeated.
     async fn run(&self, opening: &mut Option<Opening<'_>>) -> Result<Answer, Failure> {
         if self.caller.era == Era::Modern
             && let Some(state) = self.own_state()
         {
-            // Rare ways are boxed: the future of the usual one stays small, for it is moved into its task.
+            // Rare paths are boxed to keep the future of the usual path small, since it is moved into its task.
             if let Some(opening) = opening.take() {
                 opening.await?;
             }
@@ -298,7 +298,7 @@ impl Relay<'_> {
             (Some(_), Some(_)) => Sending::Later,
         };
         let permit = match opening.take() {
-            // It waits for work that is done without it.
+            // It waits for a running task and does not occupy the server.
             None if self.frame.method() == tasks::RESULT => Ok(Permit::beside(self.by)),
             None => {
                 let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
@@ -306,7 +306,7 @@ impl Relay<'_> {
             }
             Some(opening) => {
                 let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
-                // Together: the call keeps its place in line, and its record is not waited for in line.
+                // Joined, so that the call keeps its place in line while its record is written.
                 let (permit, opened) = tokio::join!(server.turn(place, deadline), opening);
                 opened?;
                 permit
@@ -324,7 +324,7 @@ impl Relay<'_> {
             Box::pin(connection.ensure_level(level, is_own)).await;
         }
         let frame = match self.is_after_urls() {
-            // What the client says of the URLs is for us.
+            // The client's answers about URLs are meant for this gateway.
             true => Cow::Owned(
                 bridge::retry(self.frame, &[], None).unwrap_or_else(|| self.frame.clone()),
             ),
@@ -344,25 +344,26 @@ impl Relay<'_> {
     }
 
     fn timeout(&self) -> Duration {
-        // The gateway that asks for its own client sees to the time.
+        // In a bare scope, the other gateway enforces the client's timeout.
         if self.frame.method() == tasks::RESULT || self.caller.scope.is_bare {
-            return LONGEST;
+            return MAX_CALL_TIME;
         }
         let configured = self.target.server.spec.call_timeout;
         self.caller.timeout.unwrap_or(configured)
     }
 
-    /// Whether the call goes to an instance of its session's own.
+    /// Returns whether the call goes to a separate instance of its session.
     fn is_own_instance(&self) -> bool {
         self.caller.session.is_some() && self.target.server.spec.sharing == Sharing::Session
     }
 
-    /// The connection that takes the place of one whose session the server has forgotten: of the same caller, where they have one of their own.
+    /// The connection that replaces one whose session the server has forgotten. If the caller has a separate instance,
+    /// a new one is started.
     async fn fresh(&self, old: &Arc<Connection>, deadline: Instant) -> Option<Arc<Connection>> {
         let server = &self.target.server;
         if !server.is_personal && !self.is_own_instance() {
             let deadline = match old.is_elsewhere {
-                true => deadline.min(Instant::now() + MOVING),
+                true => deadline.min(Instant::now() + MOVE_WAIT),
                 false => deadline,
             };
             return server.reconnected(old, deadline).await;
@@ -373,13 +374,13 @@ impl Relay<'_> {
             .ok()
     }
 
-    /// Why there is no connection any more.
+    /// Why there is no longer a connection.
     fn lost(&self) -> Failure {
         let refusal = self.target.server.refusal();
         refusal.map_or(Failure::Call(CallError::SessionExpired), Failure::Refused)
     }
 
-    /// Counts and logs a request that the server does not get.
+    /// Counts and logs a request that is not sent to the server.
     fn refused(&self, why: &Unavailable) -> RpcError {
         let server = &self.target.server;
         server.stats.refused.fetch_add(1, Ordering::Relaxed);
@@ -389,8 +390,8 @@ impl Relay<'_> {
         why.to_rpc()
     }
 
-    /// Sends the request. A session that the server has forgotten is made anew, once: it did not see the
-    /// request (2025-11-25 basic/transports "Session Management").
+    /// Sends the request. If the server has forgotten the session, retries once in a new session. This is safe because
+    /// the server did not process the request (2025-11-25 basic/transports "Session Management").
     async fn call(
         &self,
         connection: Arc<Connection>,
@@ -418,7 +419,7 @@ impl Relay<'_> {
             && self.log_level().is_some();
         let same = std::ptr::eq(frame, self.frame);
         if let Some((span, native)) = &self.target.rename {
-            // A retry is another text: what is renamed stands elsewhere in it.
+            // A retry has another text, with the name at another position.
             let span = if same {
                 Some(span.clone())
             } else {
@@ -454,7 +455,7 @@ impl Relay<'_> {
         connection.client.call(outgoing).await
     }
 
-    /// What a call across the eras changes about tasks; gives what its client is said to be.
+    /// Adapts the task members of a call between the eras. Returns the client information to declare.
     fn cross(
         &self,
         connection: &Connection,
@@ -479,14 +480,14 @@ impl Relay<'_> {
         self.caller.face()
     }
 
-    /// Whether a legacy server runs this tool as a task only.
+    /// Returns whether a legacy server runs this tool only as a task.
     fn is_only_task(&self) -> bool {
         let name = self.target.name.as_deref();
         self.frame.method() == method::TOOLS_CALL
             && name.is_some_and(|name| self.target.server.catalog().needs_task(name))
     }
 
-    /// Why a modern client that knows no tasks cannot have this from a legacy server.
+    /// Why a modern client without task support cannot call this tool of a legacy server.
     fn task_refusal(&self, connection: &Connection) -> Option<RpcError> {
         let crosses = self.caller.era == Era::Modern && connection.client.info().era == Era::Legacy;
         if !crosses || !self.is_only_task() {
@@ -497,7 +498,7 @@ impl Relay<'_> {
         (!knows).then(|| tasks::missing(&format!("tool `{name}`")))
     }
 
-    /// Follows a call to its answer, or to the question that its client has to answer first.
+    /// Follows a call until its response, or until its client has to answer a request first.
     async fn see_through(
         &self,
         mut call: Call,
@@ -507,7 +508,7 @@ impl Relay<'_> {
     ) -> Result<Answer, Failure> {
         let mut retried = false;
         let mut rounds = 0;
-        // URLs that the client opens for a server that waits for that.
+        // URLs that the client opened for a server that waits for this.
         let mut opened: Vec<String> = Vec::new();
         loop {
             let by = permit.caller();
@@ -546,7 +547,7 @@ impl Relay<'_> {
             rounds += 1;
             if rounds > MAX_ROUNDS {
                 return Err(RpcError::internal(format!(
-                    "server `{}` asked for input {MAX_ROUNDS} times without an answer of its own",
+                    "server `{}` asked for input {MAX_ROUNDS} times without completing the call",
                     self.target.server.name()
                 ))
                 .into());
@@ -560,7 +561,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Passes on what happens in the course of a call until it is over, or cannot go on without its client.
+    /// Forwards the messages of a call until it ends or needs its client.
     async fn drive(
         &self,
         call: &mut Call,
@@ -569,7 +570,7 @@ impl Relay<'_> {
         by: CallerId,
     ) -> Result<Step, Failure> {
         let timeout = self.timeout();
-        // Made with the first question: most calls ask none.
+        // Created with the first request, since most calls have none.
         let mut asked: Option<Questions> = None;
         let mut timer = self.target.server.timers.take(*deadline);
         loop {
@@ -579,8 +580,9 @@ impl Relay<'_> {
                     Event::Response(frame) => return Ok(Step::Response(frame)),
                     Event::Notification(frame) => {
                         if frame.method() == method::PROGRESS {
-                            // It is alive (2025-11-25 basic/lifecycle "Timeouts"), though not for ever.
-                            *deadline = (Instant::now() + timeout).min(self.started + LONGEST);
+                            // Progress shows that the server is alive (2025-11-25 basic/lifecycle "Timeouts"), but the
+                            // total time is limited.
+                            *deadline = (Instant::now() + timeout).min(self.started + MAX_CALL_TIME);
                             timer.reset(*deadline);
                         }
                         self.forward(&frame);
@@ -603,10 +605,11 @@ impl Relay<'_> {
                     *deadline = Instant::now() + timeout;
                     timer.reset(*deadline);
                 }
-                // A server that waits for its client's answer is not late.
+                // No timeout while the server waits for its client's answer.
                 () = timer.elapsed(), if asked.as_ref().is_none_or(Questions::is_empty) => {
-                    // Nor is one that waits for it in another call: which of them a question belongs to is not known.
-                    let last = self.started + LONGEST;
+                    // The same if it waits for an answer in another call of this caller: a request does not say which
+                    // call it belongs to.
+                    let last = self.started + MAX_CALL_TIME;
                     if !self.target.server.asked_now.includes(by) || Instant::now() >= last {
                         return Err(Failure::Timeout(ms(timeout)));
                     }
@@ -630,7 +633,7 @@ impl Relay<'_> {
         }
     }
 
-    /// A notification of the server on its way to the caller.
+    /// Forwards a notification from the server to the caller.
     fn forward(&self, frame: &Frame) {
         let mut splice = Splice::new();
         match frame.method() {
@@ -649,7 +652,7 @@ impl Relay<'_> {
                     .and_then(|params| params.string("level"))
                     .unwrap_or_default();
                 let wanted = match (self.caller.era, self.log_level()) {
-                    // 2026-07-28 server/utilities/logging: none unless the request asks for it.
+                    // 2026-07-28 server/utilities/logging: none, unless the request asks for it.
                     (Era::Modern, None) => false,
                     (Era::Legacy, None) => true,
                     (_, Some(least)) => bridge::is_logged(&level, least),
@@ -658,7 +661,7 @@ impl Relay<'_> {
                     return;
                 }
             }
-            // Its own affair with us.
+            // Concerns only the connection to this gateway.
             method::CANCELLED => return,
             _ => {}
         }
@@ -667,7 +670,7 @@ impl Relay<'_> {
             .push(Weight::Notification, splice.apply(frame.text()));
     }
 
-    /// The server's response as the caller gets it.
+    /// Converts the server's response for the caller.
     fn answer(&self, response: &Frame, connection: &Connection) -> Answer {
         let era = connection.client.info().era;
         let asked = self.frame.method();
@@ -687,11 +690,11 @@ impl Relay<'_> {
         self.plain(response, era)
     }
 
-    /// The answer to a call that should have been a task and was none.
+    /// The answer to a call that should have become a task but did not.
     fn kept(&self, response: &Frame, connection: &Connection) -> Answer {
         let answer = self.plain(response, Era::Modern);
         if !makes_modern_tasks(connection) {
-            // 2025-11-25 basic/utilities/tasks "Capability Negotiation": the wish is ignored.
+            // 2025-11-25 basic/utilities/tasks "Capability Negotiation": the request for a task is ignored.
             return answer;
         }
         let result = Object::of(&answer.text).and_then(|answer| answer.raw("result"));
@@ -754,13 +757,13 @@ impl Relay<'_> {
     }
 }
 
-/// Whether a modern server makes tasks of calls.
+/// Returns whether a modern server creates tasks for calls.
 fn makes_modern_tasks(connection: &Connection) -> bool {
     let info = connection.client.info();
     info.era == Era::Modern && extensions::declares(&info.capabilities, extensions::TASKS)
 }
 
-/// What a modern server is told of a legacy client that asks for a task.
+/// The client information declared to a modern server for a legacy client that asks for a task.
 pub(crate) fn face_with_tasks(caller: &Caller) -> bridge::ClientFace {
     let mut face = caller.face();
     let with = extensions::with(&face.capabilities, extensions::TASKS, "{}").into_owned();
@@ -768,7 +771,7 @@ pub(crate) fn face_with_tasks(caller: &Caller) -> bridge::ClientFace {
     face
 }
 
-/// The next answer of the client; `None` if nothing is asked any more.
+/// The next response of the client. `None` if no request is open.
 async fn next_answer(asked: &mut Option<Questions>) -> Option<Frame> {
     asked.as_mut()?.next().await
 }

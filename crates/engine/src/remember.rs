@@ -1,9 +1,9 @@
-//! What is remembered of a server from one run to the next: what it offered, as text, and how its tools were
-//! defined when they were first seen.
+//! Data remembered about a server between runs: its catalog, as text, and the definitions of its tools when they
+//! were first seen.
 //!
-//! A tool whose definition is not the one that was agreed to can be kept back until somebody agrees to the new
-//! one ([`Pinning`]): a server that turns bad is asked by name like before, only its words change.
-//! Deliberately absent: where it is kept.
+//! A server that turns malicious keeps its tool names and changes only their definitions. A tool whose definition
+//! differs from the approved one can therefore be kept back until a person approves the new one ([`Pinning`]).
+//! Deliberately absent: where this is stored.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,11 +18,11 @@ use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Item, ListKind, remembered_item};
 
-/// What a snapshot of a catalog may have, in bytes; a larger one is not kept.
-const MAX_SNAPSHOT: usize = 16 << 20;
+/// Size limit of a catalog snapshot. A larger one is not kept.
+const MAX_SNAPSHOT_BYTES: usize = 16 << 20;
 
 impl Catalog {
-    /// The catalog as JSON text; `None` if it is too large to keep, or nothing is known yet.
+    /// The catalog as JSON text. `None` if it is too large to keep or nothing is known yet.
     #[must_use]
     pub fn to_snapshot(&self) -> Option<String> {
         let info = self.info.as_ref()?;
@@ -41,7 +41,7 @@ impl Catalog {
                 out.extend_from_slice(&item.raw);
             }
             out.push(b']');
-            if out.len() > MAX_SNAPSHOT {
+            if out.len() > MAX_SNAPSHOT_BYTES {
                 return None;
             }
         }
@@ -52,7 +52,7 @@ impl Catalog {
         String::from_utf8(out).ok()
     }
 
-    /// The catalog of a snapshot; `None` if it is none.
+    /// Parses a snapshot. `None` if the text is not a valid snapshot.
     #[must_use]
     pub fn from_snapshot(text: &str, max_depth: usize) -> Option<Self> {
         let text = Bytes::copy_from_slice(text.as_bytes());
@@ -77,47 +77,48 @@ impl Catalog {
     }
 }
 
-/// One tool's definition that was agreed to, and one that was not yet.
+/// The approved definition of a tool, and one that awaits approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     pub digest: Arc<str>,
     pub pending: Option<Arc<str>>,
-    /// Of the configuration under which the server listed it last; empty: not known.
+    /// Digest of the configuration under which the server last listed the tool. Empty: unknown.
     pub config: Arc<str>,
-    /// Why it cannot be remembered, if it cannot: a change of it would not be noticed after the next start.
+    /// Why the definition could not be saved. While this is set, a change would go unnoticed after the next start.
     pub unkept: Option<Arc<str>>,
 }
 
-/// How the tools of one server were defined.
+/// The pinned definitions of one server's tools.
 pub type Pins = BTreeMap<NativeName, Pin>;
 
-/// A definition that was not seen before.
+/// A definition to be saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub tool: NativeName,
     pub digest: Arc<str>,
     /// JSON text.
     pub definition: String,
-    /// Of the server's configuration.
+    /// Digest of the server's configuration.
     pub config: Arc<str>,
     pub news: News,
 }
 
-/// How a definition compares with the one that is pinned.
+/// How a definition compares with the pinned one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
-    /// The tool was not known.
+    /// The tool is new.
     Tool,
-    /// It is the one that was agreed to: under another configuration, or again.
+    /// It equals the approved definition, which was listed under another configuration or is listed again after a
+    /// change.
     Same,
-    /// It is another one, and so is the server's configuration: it is agreed to.
+    /// It differs, but so does the server's configuration: it counts as approved.
     Configured,
-    /// It is another one, and nobody changed the configuration.
+    /// It differs although the configuration is the same.
     Words,
 }
 
-/// Compares what a server lists under its configuration with what was agreed to: the pins as they are now, and what is
-/// new in them.
+/// Compares what a server lists under its configuration with the approved definitions. Returns the current pins and the
+/// definitions to save.
 #[must_use]
 pub fn compare(
     known: &Pins,
@@ -155,7 +156,7 @@ pub fn compare(
                 continue;
             }
             Some(pin) if pin.digest == digest => {
-                // It is what it was: nothing is left to agree to.
+                // Back to the approved definition, so nothing awaits approval.
                 if pin.pending.take().is_none() && pin.config == *config {
                     continue;
                 }
@@ -190,7 +191,7 @@ pub fn compare(
     (pins, seen)
 }
 
-/// The hash of a tool's definition, whatever the order of its keys: all of it but `_meta`.
+/// The hash of a tool's definition without `_meta`. The order of keys does not matter.
 #[must_use]
 pub fn definition_digest(raw: &[u8]) -> String {
     let mut canonical = String::with_capacity(raw.len());
@@ -198,7 +199,8 @@ pub fn definition_digest(raw: &[u8]) -> String {
     hex::encode(Sha256::digest(canonical.as_bytes()))
 }
 
-/// Sorted keys, no space, each string in one spelling. Depth is bounded: the text was validated.
+/// Sorts keys, drops white space, and writes each string in one form. The depth is bounded because the text was
+/// validated.
 fn canonical_value(raw: &[u8], top: bool, out: &mut String) {
     match raw.first() {
         Some(b'{') => {
@@ -313,13 +315,13 @@ mod tests {
         let (pins, _) = compare(&Pins::new(), &old, &one, policy);
         let (pins, seen) = compare(&pins, &new, &two, policy);
         assert_eq!(news(&seen), [News::Configured, News::Same]);
-        // What waits is agreed to with the configuration, too.
+        // A pending definition is approved with the new configuration, too.
         let (pins, seen) = compare(&pins, &old, &two, policy);
         assert_eq!(news(&seen), [News::Words]);
         let (pins, seen) = compare(&pins, &old, &one, policy);
         assert_eq!(news(&seen), [News::Configured, News::Same]);
         assert!(pins.values().all(|pin| pin.pending.is_none()), "{pins:?}");
-        // Where it is not known under which it was pinned, other words are nobody's decision.
+        // If the configuration of the pin is unknown, a changed definition does not count as approved.
         let (pins, _) = compare(&Pins::new(), &old, &none, policy);
         let (pins, seen) = compare(&pins, &new, &one, policy);
         assert_eq!(news(&seen), [News::Words, News::Same]);

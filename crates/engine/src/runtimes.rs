@@ -1,8 +1,8 @@
-//! What can run servers here, and which of it a server gets (H18).
+//! The runtimes available here, and which of them a server gets (H18).
 //!
-//! Stronger isolation comes first. Which providers may be used at all is a setting; that one works is found out
-//! by trying, and remembered for a while. Invariants: a server that names a provider gets this one or
-//! none; one that asks for a sandbox never runs on the host itself.
+//! Stronger isolation is preferred. The settings say which providers may be used. A provider is probed before it is
+//! used, and the result is cached for a while. Invariants: a server that names a provider gets that provider or none; a
+//! server that asks for a sandbox never runs on the host itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,22 +25,23 @@ const PREFERENCE: [Provider; 7] = [
     Provider::Runc,
     Provider::Process,
 ];
-/// How long it is remembered that a provider works, or does not.
-const FRESH: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(5));
-/// How long finding out may take.
-const PROBE: Duration = Duration::from_secs(30);
+/// Validity of a probe result: for a provider that works, and for one that does not.
+const PROBE_TTL: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(5));
+/// Deadline of a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The runtimes of this product.
 pub struct Runtimes {
-    /// What runs servers on the host itself.
+    /// Runs servers on the host itself.
     host: Arc<dyn Runtime>,
-    /// What runs them in sandboxes.
+    /// Run servers in sandboxes.
     all: BTreeMap<Provider, Arc<dyn Runtime>>,
     allowed: BTreeSet<Provider>,
-    /// Why there are no sandboxes here, if that is so.
+    /// Why sandboxes are unavailable here, if they are.
     closed: Option<&'static str>,
     packages: Option<Arc<Packages>>,
-    /// What an earlier run left on this host is removed before the first sandbox is started.
+    /// Set once the leftovers of an earlier run on this host are removed, which happens before the first sandbox
+    /// starts.
     prepared: OnceCell<()>,
     probes: Mutex<BTreeMap<Provider, Probe>>,
 }
@@ -54,7 +55,7 @@ struct Probe {
 /// The runtime of a server.
 pub(crate) struct Choice {
     pub(crate) runtime: Arc<dyn Runtime>,
-    /// The provider of its sandbox, and why it is this one; `None`: it has no sandbox.
+    /// The sandbox provider and why it was chosen. `None`: no sandbox.
     pub(crate) provider: Option<(Provider, Arc<str>)>,
 }
 
@@ -62,11 +63,11 @@ pub(crate) struct Choice {
 #[derive(Debug)]
 pub(crate) struct NoRuntime {
     pub(crate) why: String,
-    /// Whether that is so until somebody changes a setting.
+    /// True if this lasts until the settings change.
     pub(crate) is_lasting: bool,
 }
 
-/// What runs something of this kind, strongest first.
+/// The providers that can run this kind of program, strongest first.
 fn fitting(program: &Program) -> impl Iterator<Item = Provider> {
     let is_image = matches!(program, Program::Image { .. });
     let all = PREFERENCE.into_iter();
@@ -87,7 +88,7 @@ fn not_allowed(providers: &[Provider]) -> String {
 }
 
 impl Runtimes {
-    /// What runs servers on the host itself, what there is to run them in sandboxes, and the providers that may be used.
+    /// Takes the runtime for the host itself, the sandbox runtimes, and the providers that may be used.
     #[must_use]
     pub fn new(
         host: impl Runtime,
@@ -105,20 +106,20 @@ impl Runtimes {
         }
     }
 
-    /// These, with the packages that they start servers from.
+    /// Adds the packages that servers are started from.
     #[must_use]
     pub fn with_packages(self, packages: Arc<Packages>) -> Self {
         let packages = Some(packages);
         Self { packages, ..self }
     }
 
-    /// The packages of this installation, where this process is the one that changes them.
+    /// The packages of this installation, if this process manages them.
     #[must_use]
     pub fn packages(&self) -> Option<&Arc<Packages>> {
         self.packages.as_ref()
     }
 
-    /// Only what runs servers on the host itself. `why` is told of servers that want a sandbox.
+    /// Runs servers on the host only. Servers that ask for a sandbox are refused with `why`.
     #[must_use]
     pub fn without_sandboxes(host: impl Runtime, why: &'static str) -> Self {
         Self {
@@ -127,12 +128,12 @@ impl Runtimes {
         }
     }
 
-    /// Whether it is the settings that do not allow it.
+    /// Returns whether the settings exclude this provider.
     fn is_barred(&self, provider: Provider) -> bool {
         self.closed.is_none() && !self.allowed.contains(&provider)
     }
 
-    /// Why `provider` cannot be what a server asks for, as far as that is known without trying.
+    /// Why a server cannot have `provider`, as far as this is known without a probe.
     #[must_use]
     pub fn refusal(&self, provider: Provider) -> Option<String> {
         if let Some(why) = self.closed {
@@ -154,7 +155,7 @@ impl Runtimes {
         None
     }
 
-    /// Why nothing that may be used here can run this, as far as that is known without trying.
+    /// Why no allowed provider can run this, as far as this is known without a probe.
     #[must_use]
     pub fn refusal_of(&self, program: &Program) -> Option<String> {
         let all = fitting(program).map(|provider| Some((provider, self.refusal(provider)?)));
@@ -162,7 +163,7 @@ impl Runtimes {
         all.map(|all| self.together(all))
     }
 
-    /// Why each provider is not used, as one text. What the settings do not allow says the least, and so comes last.
+    /// Combines the reasons into one text. Providers excluded by the settings come last, since they say the least.
     fn together(&self, refused: Vec<(Provider, String)>) -> String {
         let (barred, others): (Vec<_>, Vec<_>) = refused
             .into_iter()
@@ -179,7 +180,7 @@ impl Runtimes {
     /// Finds the runtime for a server.
     ///
     /// # Errors
-    /// There is none: the text says what was tried, and why it did not do.
+    /// No runtime can run it. The text lists what was tried and why each failed.
     pub(crate) async fn choose(&self, launch: &Launch) -> Result<Choice, NoRuntime> {
         let Some(sandbox) = launch.sandbox() else {
             return Ok(Choice {
@@ -238,12 +239,16 @@ impl Runtimes {
         {
             return known.outcome.clone();
         }
-        let tried = tokio::time::timeout(PROBE, runtime.probe()).await;
+        let tried = tokio::time::timeout(PROBE_TIMEOUT, runtime.probe()).await;
         let outcome = tried.unwrap_or(Err(Error::Timeout {
             what: "whether it works",
-            within: PROBE,
+            within: PROBE_TIMEOUT,
         }));
-        let fresh = if outcome.is_ok() { FRESH.0 } else { FRESH.1 };
+        let fresh = if outcome.is_ok() {
+            PROBE_TTL.0
+        } else {
+            PROBE_TTL.1
+        };
         let probe = Probe {
             outcome: outcome.clone(),
             until: Instant::now() + fresh,
@@ -252,7 +257,7 @@ impl Runtimes {
         outcome
     }
 
-    /// Removes what an earlier run left on this host. What is elsewhere may take its time: see
+    /// Removes what an earlier run left on this host. Leftovers elsewhere may be removed later: see
     /// [`Runtimes::elsewhere`].
     async fn prepare(&self) {
         if let Some(runtime) = self.all.get(&Provider::Process)
@@ -263,14 +268,15 @@ impl Runtimes {
         }
     }
 
-    /// The providers that run servers elsewhere: what an earlier run left there is not gone with this host's processes.
+    /// Providers that run servers on other machines. Leftovers of an earlier run there did not end with this host's
+    /// processes.
     pub fn elsewhere(&self) -> BTreeSet<Provider> {
         let all = self.all.keys().copied();
         all.filter(|provider| *provider != Provider::Process && self.allowed.contains(provider))
             .collect()
     }
 
-    /// Removes what an earlier run left with these providers. Those that did not answer stay in `left`.
+    /// Removes what an earlier run left with these providers. Providers that did not respond stay in `left`.
     pub async fn sweep(&self, left: &mut BTreeSet<Provider>) {
         for (provider, runtime) in &self.all {
             if !left.contains(provider) {
@@ -283,13 +289,13 @@ impl Runtimes {
                         tracing::warn!(%provider, count, "removed instances that an earlier run left behind");
                     }
                 }
-                Err(error) => tracing::debug!(%provider, "nothing was swept: {error}"),
+                Err(error) => tracing::debug!(%provider, "leftovers could not be removed: {error}"),
             }
         }
     }
 
-    /// Ends what lost gateways of the same database left running. `held`: the fences of all leases, asked for after it was found out what runs, so
-    /// that whatever runs by right is among them.
+    /// Stops what lost gateways of the same database left running. `held` returns the fencing tokens of all leases. It
+    /// is called after the running instances were listed, so that every instance that may run is covered.
     pub async fn sweep_fenced<E>(
         &self,
         installation: &Arc<str>,
@@ -318,14 +324,14 @@ impl Runtimes {
                     tracing::warn!(%provider, count, "removed instances that a lost gateway left behind");
                 }
                 Err(error) => {
-                    tracing::warn!(%provider, "what lost gateways left behind is not removed: {error}");
+                    tracing::warn!(%provider, "instances of lost gateways could not be removed: {error}");
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether a server has its volumes wherever it is launched.
+    /// Returns whether a server finds its volumes wherever it is launched.
     #[must_use]
     pub fn volumes_follow(&self, launch: &Launch) -> bool {
         let Some(sandbox) = launch
@@ -345,14 +351,14 @@ impl Runtimes {
             .all(|runtime| runtime.volumes_follow())
     }
 
-    /// Removes the volumes of a server for good, those that are shared by the gateways of an installation included.
+    /// Permanently removes the volumes of a server, including those shared by the gateways of an installation.
     ///
     /// # Errors
-    /// The first of a runtime that could not.
+    /// The first error of a runtime.
     pub async fn volumes_remove(&self, id: &str, installation: Option<&str>) -> Result<(), Error> {
         let mut outcome = Ok(());
         for (provider, runtime) in &self.all {
-            // One that does not work has nothing.
+            // A provider that does not work has no volumes.
             if !self.allowed.contains(provider) || self.probe(*provider, runtime).await.is_err() {
                 continue;
             }

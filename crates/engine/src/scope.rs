@@ -1,21 +1,21 @@
-//! Which part of everything a caller addresses.
+//! The part of the gateway that a caller addresses: everything, a project, or one server.
 
 use model::{ProjectId, ServerName};
 
-/// Which part of everything a caller addresses.
+/// The part of the gateway that a caller addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Scope {
     /// `None`: all servers.
     pub project: Option<ProjectId>,
-    /// One server alone, as it is.
+    /// Only this server, with its native names.
     pub server: Option<ServerName>,
-    /// With all that it has, whatever is switched off, kept back or changed: for another gateway of the installation, which sees
-    /// to that, and records calls.
+    /// Includes everything the server has, ignoring disabled tools, kept-back tools and renames. Used between gateways
+    /// of an installation: the calling gateway applies those rules and records the calls.
     pub is_bare: bool,
 }
 
 impl Scope {
-    /// What to say to whoever addresses a scope that there is not.
+    /// The error message for a scope that does not exist.
     #[must_use]
     pub fn missing(&self) -> String {
         match (&self.project, &self.server) {

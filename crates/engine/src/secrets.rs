@@ -1,8 +1,8 @@
-//! Sealing secrets: a data key per project, wrapped by the master key.
+//! Encryption of secrets: one data key per project, wrapped by the master key.
 //!
-//! XChaCha20-Poly1305 both times. What is sealed is bound to where it belongs (project, name, version), so
-//! that rows cannot be swapped. Keys are wiped when they are dropped and are in no `Debug` output. Deliberately
-//! absent: where keys and rows are kept.
+//! Both use XChaCha20-Poly1305. Sealed data is bound to its place (project, name, version), so that rows cannot be
+//! swapped. Keys are wiped when they are dropped and do not appear in `Debug` output. Deliberately absent: where keys
+//! and rows are stored.
 
 use std::fmt;
 
@@ -16,15 +16,15 @@ use zeroize::{Zeroize, Zeroizing};
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
-/// What the check of a master key says inside.
-const CHECK: &[u8] = b"toolwharf";
+/// The plain text of a master key's check value.
+const CHECK_TEXT: &[u8] = b"toolwharf";
 
-/// What was sealed cannot be opened: with another key, or it was changed.
+/// Sealed data could not be opened: it was sealed with another key, or modified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it was sealed with another key, or was changed")]
 pub struct CannotOpen;
 
-/// A text is no key.
+/// The text is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a master key is 64 hexadecimal digits, as `openssl rand -hex 32` prints them")]
 pub struct NotAKey;
@@ -60,7 +60,7 @@ impl Key {
             .map_err(|_| CannotOpen)
     }
 
-    /// An id of the key, from which the key cannot be found.
+    /// An id of the key that does not reveal the key.
     fn id(&self, purpose: &[u8]) -> String {
         let mut hash = Sha256::new();
         hash.update(purpose);
@@ -73,7 +73,7 @@ impl Key {
     }
 }
 
-/// Parts in a row that no other parts can look like.
+/// Joins parts unambiguously, as associated data.
 fn place(parts: &[&[u8]]) -> Vec<u8> {
     let mut place = Vec::new();
     for part in parts {
@@ -98,7 +98,7 @@ fn utf8(plain: Vec<u8>) -> Result<Zeroizing<String>, CannotOpen> {
     })
 }
 
-/// The key that all others are wrapped with. It is in no database.
+/// The key that wraps all others. Not stored in any database.
 pub struct MasterKey(Key);
 
 impl MasterKey {
@@ -107,7 +107,7 @@ impl MasterKey {
         Self(Key::random())
     }
 
-    /// Reads 64 hexadecimal digits; space around them does not matter.
+    /// Parses 64 hexadecimal digits. White space around them is ignored.
     ///
     /// # Errors
     /// [`NotAKey`]
@@ -118,28 +118,28 @@ impl MasterKey {
         Ok(Self(Key(key)))
     }
 
-    /// The 64 digits, to be kept safe.
+    /// The 64 digits, for safekeeping.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         Zeroizing::new(hex::encode(self.0.0.as_slice()))
     }
 
-    /// What the key is known by: says nothing of the key.
+    /// An id of the key that does not reveal the key.
     #[must_use]
     pub fn id(&self) -> String {
         self.0.id(b"toolwharf master key\0")
     }
 
-    /// What only this key opens, to be kept with what it wraps.
+    /// A value that only this key opens, stored along with the wrapped keys.
     #[must_use]
     pub fn check(&self) -> Vec<u8> {
-        self.wrapped(&[b"check"], CHECK)
+        self.wrapped(&[b"check"], CHECK_TEXT)
     }
 
     #[must_use]
     pub fn opens(&self, check: &[u8]) -> bool {
         self.unwrapped(&[b"check"], check)
-            .is_ok_and(|inside| *inside == CHECK)
+            .is_ok_and(|inside| *inside == CHECK_TEXT)
     }
 
     #[must_use]
@@ -153,7 +153,7 @@ impl MasterKey {
         self.unwrap_at(&[b"data key", project.as_str().as_bytes()], wrapped)
     }
 
-    /// [`MasterKey::wrap`] for the one key that sign-ins are sealed with.
+    /// [`MasterKey::wrap`] for the key that seals sign-ins.
     #[must_use]
     pub fn wrap_login_key(&self, key: &DataKey) -> Vec<u8> {
         self.wrapped(&[b"login key"], &*key.0.0)
@@ -207,7 +207,7 @@ impl DataKey {
         Self(Key::random())
     }
 
-    /// What an installation is known by whose sign-ins are sealed with this key: says nothing of the key.
+    /// An id of the installation whose sign-ins are sealed with this key. It does not reveal the key.
     #[must_use]
     pub fn installation(&self) -> String {
         self.0.id(b"toolwharf installation\0")
@@ -221,7 +221,7 @@ impl DataKey {
         Sealed { nonce, sealed }
     }
 
-    /// Seals something of sign-ins for a place: parts that nothing else has in this order.
+    /// Seals data of sign-ins for a place. The parts, in this order, have to be unique.
     #[must_use]
     pub fn seal_login(&self, parts: &[&str], value: &str) -> Sealed {
         let (nonce, sealed) = self.0.seal(&login_place(parts), value.as_bytes());

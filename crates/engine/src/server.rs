@@ -1,7 +1,7 @@
-//! One configured server: what it is, where it is, and what callers need of it.
+//! One configured server: its spec, its state, and the operations that callers need.
 //!
-//! It is driven by a loop of its own ([`crate::drive`]), which a *lazy* server has only while somebody wants it (P10).
-//! What it offers is in its catalog, which [`crate::stock`] keeps. Deliberately absent: when it is started and stopped
+//! Each server is driven by its own loop ([`crate::drive`]). A *lazy* server has one only while it is wanted (P10). Its
+//! catalog is maintained by [`crate::stock`]. Deliberately absent: when it is started and stopped
 //! ([`crate::lifecycle`]).
 
 use std::{
@@ -44,32 +44,32 @@ use crate::{
     uri,
 };
 
-/// How long an introduction may wait for what a server says of itself that is being started for the first time.
+/// Time that `initialize` may wait for the handshake of a server in its first start.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
-/// How long the first list of all may wait for a server that is being started for the first time.
+/// Time that the first list may wait for a server in its first start.
 pub const FIRST_START: Duration = Duration::from_secs(10);
 
-/// Access tokens that are kept out of texts.
+/// Access tokens remembered for redaction.
 const MAX_HIDDEN: usize = 64;
 
-/// Where a server is, as its callers see it.
+/// The state of a server, as its callers see it.
 #[derive(Clone)]
 pub enum State {
-    /// Nobody needs it yet, or any more.
+    /// Not needed at the moment.
     Idle,
     Starting,
     Ready(Arc<Connection>),
-    /// Not connected; tried again at `retry_at`, if that is known.
+    /// Not connected. The next attempt is at `retry_at`, if that is known.
     Down {
         reason: Arc<str>,
         retry_at: Option<Instant>,
     },
-    /// Switched off, removed, stopped by hand, or the product stops.
+    /// Disabled, removed, stopped by a user, or the gateway is stopping.
     Stopped,
 }
 
 impl State {
-    /// The word that callers read, where there is no reason.
+    /// The word shown to callers if no reason is known.
     fn word(&self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -85,15 +85,15 @@ impl State {
 pub struct Server {
     pub spec: ServerSpec,
     key: ServerKey,
-    /// What its exposed URIs begin with, where it is known by its name.
+    /// The prefix of its exposed URIs in scopes that know it by its plain name.
     uri_prefix: String,
-    /// The same where servers of several projects stand beside each other.
+    /// The same for scopes with servers of several projects.
     qualified_uri_prefix: String,
     /// [`Server::want`]
     pub(crate) wanted: Notify,
-    /// How it begins, where that is not as soon as it is wanted.
+    /// How it begins. Unset: it starts when it is first wanted.
     pub(crate) begin: OnceLock<Begin>,
-    /// What has to be gone before this one starts: it is the same server, as it was declared before.
+    /// The previous declaration of the same server. It has to be gone before this one starts.
     pub(crate) before: Mutex<Option<Weak<Server>>>,
     pub(crate) inbox: Inbox,
     pub(crate) known: Known,
@@ -105,47 +105,47 @@ pub struct Server {
     pub(crate) state: watch::Sender<State>,
     pub(crate) catalog: ArcSwap<Catalog>,
     pub(crate) pinned: Pinned,
-    /// Lists that the server says have changed.
+    /// Lists that the server reported as changed.
     pub(crate) refresh: Refresh,
-    /// Whether the first start has come to an end, good or bad.
+    /// Set once the first start has ended, successfully or not.
     pub(crate) settled: AtomicBool,
     pub(crate) queue: Queue,
-    /// Whom it is asking something.
+    /// The callers that it has open requests to.
     pub(crate) asked_now: Arc<AskedNow>,
     pub(crate) over: CancellationToken,
     pub(crate) gone: CancellationToken,
     pub(crate) upstream: Upstream,
     pub(crate) instances: OwnInstances,
     pub(crate) timers: Timers,
-    /// The connection of the life there is.
+    /// The connection of the current life.
     pub(crate) live: Mutex<Option<Arc<Connection>>>,
     pub(crate) last: Mutex<Option<Handle>>,
-    /// Of the life there is: what its instances are marked with.
+    /// The fencing token of the current life's instances.
     pub(crate) fence: Mutex<Option<Fence>>,
     pub(crate) stderr_of_failure: Mutex<Option<String>>,
     pub(crate) blocked: Mutex<Option<Blocked>>,
     pub stats: Stats,
-    /// Whether each caller signs in to it by themselves, and has an instance of their own. The common one has somebody's sign-in, and is
-    /// there for the lists that all see.
+    /// True if each caller signs in separately and gets a separate instance. The shared instance uses one user's
+    /// sign-in and serves the lists that all callers see.
     pub(crate) is_personal: bool,
-    /// The access tokens that its instances had in their environment last.
+    /// Access tokens that recently were in the environment of its instances.
     issued: Mutex<VecDeque<Hidden>>,
-    /// What its calls would fill the log with.
+    /// Limits repeated log lines about its calls.
     pub(crate) repeats: Repeats,
 }
 
-/// Counts since the product started.
+/// Counts since the gateway started.
 #[derive(Default)]
 pub struct Stats {
     pub calls: AtomicU64,
     pub errors: AtomicU64,
     pub starts: AtomicU64,
-    /// Requests that were turned away at once: the server was busy, down or stopped.
+    /// Requests rejected immediately because the server was busy, down or stopped.
     pub refused: AtomicU64,
 }
 
 impl Server {
-    /// `queue_len` calls wait in line at most.
+    /// At most `queue_len` calls wait in line.
     pub(crate) fn new(
         spec: ServerSpec,
         remembered: Remembered,
@@ -153,7 +153,7 @@ impl Server {
         is_personal: bool,
     ) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
-        // Whoever sets a limit knows how many calls the server can tell apart.
+        // A user who sets a limit knows how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
             && spec.sharing == Sharing::Shared
             && (remembered.catalog.as_ref()).is_some_and(|catalog| catalog.takes_turns);
@@ -172,7 +172,7 @@ impl Server {
             resting: Notify::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
-            // Of what is known nobody needs to wait for news.
+            // If its catalog is remembered, no list has to wait for it.
             settled: AtomicBool::new(remembered.catalog.is_some()),
             catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
             pinned: Pinned::new(remembered.pins, config_digest(&spec)),
@@ -202,7 +202,7 @@ impl Server {
         &self.key
     }
 
-    /// What it is called, and what its URIs begin with, where a caller of the scope sees it.
+    /// Its name and the prefix of its URIs in this scope.
     pub(crate) fn label(&self, scope: &Scope) -> (ServerName, &str) {
         if scope.project.is_none() {
             (self.key.qualified(), &self.qualified_uri_prefix)
@@ -234,30 +234,30 @@ impl Server {
         self.catalog.load_full()
     }
 
-    /// How its tools were defined when they were agreed to.
+    /// The approved definitions of its tools.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         self.pinned.pins()
     }
 
-    /// Why a tool is kept back where definitions are quarantined, if it is.
+    /// Why a tool is kept back under the quarantine policy, or `None`.
     pub(crate) fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
         self.pinned.keeps_back(tool)
     }
 
-    /// The tools that are switched off, by the server's own names of them.
+    /// Native names of the disabled tools.
     #[must_use]
     pub fn disabled_tools(&self) -> Arc<BTreeSet<NativeName>> {
         self.disabled_tools.load_full()
     }
 
-    /// Calls in flight, and calls that wait.
+    /// Numbers of calls in flight and of waiting calls.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         (self.queue.in_flight(), self.queue.waiting())
     }
 
-    /// The process, or the last one there was: its stderr outlives it.
+    /// The current process, or the last one, whose stderr remains available.
     #[must_use]
     pub fn process(&self) -> Option<Handle> {
         self.last.lock().clone()
@@ -272,7 +272,7 @@ impl Server {
             .unwrap_or_default()
     }
 
-    /// Whether nobody needs to wait for its catalog any more.
+    /// Returns whether lists no longer need to wait for its catalog.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
@@ -282,35 +282,35 @@ impl Server {
                 .is_some_and(|at| at.elapsed() >= FIRST_START)
     }
 
-    /// Whether it is being started for the first time, and nobody knows what it offers.
+    /// Returns whether it is in its first start, so that its catalog is still unknown.
     pub(crate) fn is_in_first_start(&self) -> bool {
         self.wanted_at.get().is_some() && !self.is_settled()
     }
 
-    /// Whether what is offered of it is what is remembered: it is not connected.
+    /// Returns whether it offers a remembered catalog because it is not connected.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         !matches!(*self.state.borrow(), State::Ready(_)) && self.catalog.load().info.is_some()
     }
 
-    /// Whether it was connected since the product started, however it is now.
+    /// Returns whether it has been connected since the gateway started.
     #[must_use]
     pub fn was_up(&self) -> bool {
         self.was_up.load(Ordering::Relaxed)
     }
 
-    /// Follows its state.
+    /// Watches its state.
     pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
 
-    /// Whether a gateway that ran it is lost just now, so that another one may be about to.
+    /// Returns whether the gateway that ran it was lost just now, so that another one may take it over.
     pub(crate) fn is_moving(&self) -> bool {
         let until = self.known.status().moves_until;
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether another gateway of the installation runs it.
+    /// Returns whether another gateway of the installation runs it.
     pub fn is_elsewhere(&self) -> bool {
         self.known.status().elsewhere
     }
@@ -319,14 +319,14 @@ impl Server {
         matches!(*self.state.borrow(), State::Idle)
     }
 
-    /// Starts it if nobody has.
+    /// Starts it, unless that has happened already.
     pub fn want(&self) {
         if self.is_now_wanted() {
             self.wanted.notify_one();
         }
     }
 
-    /// Shows callers that it starts, unless somebody wanted it before; returns whether it was the first.
+    /// Marks it as starting if it is idle. Returns whether it was.
     pub(crate) fn is_now_wanted(&self) -> bool {
         let begins = |state: &mut State| {
             let begins = matches!(state, State::Idle) && self.spec.enabled;
@@ -349,25 +349,25 @@ impl Server {
         self.state.send_replace(state);
     }
 
-    /// The first start has come to an end. Wakes who waits for that, for it is no part of the state.
+    /// Marks the first start as ended. Wakes the tasks that wait for this, since it is not part of the state.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
         self.state.send_modify(|_| {});
     }
 
-    /// Whether the connection is one of today's era.
+    /// The era of its catalog, if that is known.
     #[must_use]
     pub fn era(&self) -> Option<Era> {
         self.catalog.load().info.as_ref().map(|info| info.era)
     }
 
-    /// Asks a lazy server to give up its connection soon, if nobody uses it now; what it offered stays offered. This does nothing
-    /// to other servers, and to one that is not connected.
+    /// Asks a lazy server to close its connection soon if it is unused now. Its catalog stays offered. Has no effect on
+    /// other servers or on one that is not connected.
     pub fn release_idle(&self) {
         self.resting.notify_waiters();
     }
 
-    /// Waits until the first start has come to an end; at most [`FIRST_START`] after it began.
+    /// Waits for the end of the first start, at most until [`FIRST_START`] after it began.
     pub(crate) async fn first_settled(&self) {
         if self.is_settled() {
             return;
@@ -379,7 +379,7 @@ impl Server {
         let _ = tokio::time::timeout_at(deadline, settled).await;
     }
 
-    /// Waits until it has answered its handshake, if it is in its first start; at most [`FIRST_ANSWER`] after that began.
+    /// Waits for the handshake of a server in its first start, at most until [`FIRST_ANSWER`] after that began.
     pub(crate) async fn first_answered(&self) {
         let Some(wanted_at) = self.wanted_at.get() else {
             return;
@@ -390,10 +390,10 @@ impl Server {
         let _ = tokio::time::timeout_at(*wanted_at + FIRST_ANSWER, answered).await;
     }
 
-    /// Starts it if nobody has, and waits until it is up, or has failed to come up.
+    /// Starts it if needed, and waits until it is up or has failed to start.
     ///
     /// # Errors
-    /// Why it did not.
+    /// Why it is down.
     pub async fn up(&self) -> Result<(), Arc<str>> {
         let mut state = self.state.subscribe();
         self.want();
@@ -406,13 +406,13 @@ impl Server {
         }
     }
 
-    /// Makes its start wait until `before` is gone, a server of the same name.
+    /// Delays its start until `before`, a server with the same name, is gone.
     pub(crate) fn waits_for(&self, before: &Arc<Self>) {
         let mut waiting = self.before.lock();
         *waiting = Some(Arc::downgrade(before));
     }
 
-    /// Lets it take the place of the same server as it was declared before.
+    /// Makes it the successor of the same server's previous declaration.
     pub(crate) fn comes_after(&self, before: &Arc<Self>) {
         let rested = matches!(before.status().phase, Phase::Stopped | Phase::Failed);
         let _ = self.begin.set(match rested && before.spec.enabled {
@@ -423,18 +423,18 @@ impl Server {
         self.waits_for(before);
     }
 
-    /// How an earlier run of the product left it. Only before it begins.
+    /// Sets the state in which an earlier run of the gateway left it. Call this before it begins.
     pub(crate) fn was_left(&self, left: Left) {
         if self.begin.set(Begin::Left(left.last)).is_ok() {
             self.known.status().last_crash = left.crash;
         }
     }
 
-    /// Follows an order, and returns when what it asked for has come about or failed; `false` if the server is switched
-    /// off or over, or too many orders wait already.
+    /// Carries out an order. Returns once the requested state is reached or has failed. Returns `false` if the server
+    /// is disabled or stopped, or if too many orders are waiting.
     ///
     /// # Cancel safety
-    /// The order is followed all the same.
+    /// The order is carried out even so.
     pub async fn command(&self, order: Order) -> bool {
         let (done, followed) = oneshot::channel();
         if !self.spec.enabled || !self.inbox.push((order, done)) {
@@ -443,8 +443,8 @@ impl Server {
         followed.await.is_ok()
     }
 
-    /// Ends the instances of somebody who has signed in or out (`None`: all that are somebody's own): the next call makes one with what they
-    /// have now.
+    /// Stops the instances of a user who has signed in or out (`None`: all instances with an owner). The next call
+    /// starts one with the current sign-in.
     pub async fn part_with(&self, principal: Option<&Arc<str>>, grace: Duration) {
         match principal {
             Some(principal) => self.instances.close_of(principal, grace).await,
@@ -452,18 +452,18 @@ impl Server {
         }
     }
 
-    /// Waits until no call is in flight, for as long as `patience` at most.
+    /// Waits until no call is in flight, for at most `patience`.
     pub async fn idle(&self, patience: Duration) {
         let _ = tokio::time::timeout(patience, self.queue.idle()).await;
     }
 
-    /// The text without the server's secrets, access tokens included.
+    /// Removes the server's secrets from the text, including access tokens.
     pub(crate) fn redact(&self, text: &str) -> String {
         let issued: Vec<Hidden> = self.issued.lock().iter().cloned().collect();
         self.spec.redact_also(text, &issued)
     }
 
-    /// Takes note of an instance's access token: it is in no text of ours from now on.
+    /// Notes an instance's access token for redaction.
     pub(crate) fn hide_token(&self, connection: &Connection) {
         let Some(issued) = &connection.issued else {
             return;
@@ -475,13 +475,13 @@ impl Server {
         }
     }
 
-    /// How it is.
+    /// A copy of its current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.known.status().clone()
     }
 
-    /// What its instance uses, if it runs and somebody counts.
+    /// Current resource usage of its instance. `None` if it does not run or cannot be measured.
     pub async fn usage(&self) -> Option<Load> {
         let State::Ready(connection) = self.state() else {
             return None;
@@ -514,7 +514,7 @@ impl Server {
         }
     }
 
-    /// The shared connection: at once if it is up or down, within `deadline` while it is starting.
+    /// The shared connection: immediately if it is up or down, before `deadline` while it is starting.
     pub(crate) async fn connection(
         &self,
         deadline: Instant,
@@ -525,7 +525,7 @@ impl Server {
         let mut state = self.state.subscribe();
         self.want();
         let ready = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
-        // Waits are boxed: a call that need not wait does not carry their room.
+        // Boxed, so that a call that does not wait stays small.
         match Box::pin(tokio::time::timeout_at(deadline, ready)).await {
             Ok(Ok(state)) => match &*state {
                 State::Ready(connection) => Ok(connection.clone()),
@@ -539,7 +539,7 @@ impl Server {
         }
     }
 
-    /// The connection that takes the place of `old`, which the server has forgotten.
+    /// Waits for the connection that replaces `old`, whose session the server has forgotten.
     pub(crate) async fn reconnected(
         &self,
         old: &Arc<Connection>,
@@ -557,20 +557,20 @@ impl Server {
         }
     }
 
-    /// The reason at once, if it is known that no call can reach the server now.
+    /// Why no call can reach the server now, if that is known without waiting.
     pub(crate) fn refusal(&self) -> Option<Unavailable> {
         match &*self.state.borrow() {
-            // Whoever calls may be signed in.
+            // The caller may have a sign-in.
             State::Down { .. } if self.is_personal && self.status().needs_login => None,
             state @ (State::Down { .. } | State::Stopped) => Some(self.unavailable(state)),
             _ => None,
         }
     }
 
-    /// A place among the calls in flight, or in line for one, at once.
+    /// Takes a place in flight, or in line for one, without waiting.
     ///
     /// # Errors
-    /// [`Unavailable::Busy`]: too many are in line already.
+    /// [`Unavailable::Busy`]: the line is full.
     pub(crate) fn line_up(
         &self,
         caller: CallerId,
@@ -600,18 +600,18 @@ impl Server {
         })
     }
 
-    /// Whether only calls of one session are in flight at a time.
+    /// Returns whether only calls of one session are in flight at a time.
     #[must_use]
     pub fn takes_turns(&self) -> bool {
         self.queue.takes_turns()
     }
 
-    /// Ends it; [`Server::stopped`] tells when all is gone.
+    /// Stops it permanently; [`Server::stopped`] waits for the end.
     pub(crate) fn stop(&self) {
         self.over.cancel();
     }
 
-    /// Waits until it has been stopped for good.
+    /// Waits until it has stopped permanently.
     pub async fn stopped(&self) {
         self.gone.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! Instances of a server that belong to one session (`sharing = "session"`), or to one caller (`login = "user"`).
+//! Instances of a server that belong to one session (`sharing = "session"`) or to one caller (`login = "user"`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,17 +21,17 @@ impl From<&SessionId> for Holder {
     }
 }
 
-/// Somebody's own instance, once it is started.
+/// The instance of an owner, once it is started.
 pub(crate) type Slot = Arc<OnceCell<Arc<Connection>>>;
 
-/// Such instances of one server.
+/// The owned instances of one server.
 #[derive(Default)]
 pub(crate) struct OwnInstances {
     by_holder: Mutex<HashMap<Holder, Slot>>,
 }
 
 impl OwnInstances {
-    /// The slot of an owner, made if there is none. `None` means that `limit` owners have one already.
+    /// The slot of an owner, created if needed. `None`: `limit` owners have one already.
     pub(crate) fn slot(&self, holder: &Holder, limit: usize) -> Option<Slot> {
         let mut slots = self.by_holder.lock();
         if !slots.contains_key(holder) && slots.len() >= limit {
@@ -44,19 +44,19 @@ impl OwnInstances {
         self.by_holder.lock().remove(holder);
     }
 
-    /// Forgets an instance that is gone, whoever had it.
+    /// Forgets an instance that is gone.
     pub(crate) fn forget_gone(&self, gone: &Arc<Connection>) {
         let is_kept = |slot: &Slot| slot.get().is_none_or(|kept| !Arc::ptr_eq(kept, gone));
         self.by_holder.lock().retain(|_, slot| is_kept(slot));
     }
 
-    /// Ends an owner's instance.
+    /// Stops an owner's instance.
     pub(crate) async fn close(&self, holder: &Holder, grace: Duration) {
         let slot = self.by_holder.lock().remove_entry(holder);
         close(slot.into_iter().collect(), grace).await;
     }
 
-    /// Ends the instances that have a principal's sign-in.
+    /// Stops the instances that use a principal's sign-in.
     pub(crate) async fn close_of(&self, principal: &Arc<str>, grace: Duration) {
         let is_theirs = |holder: &Holder, slot: &Slot| match holder {
             Holder::Principal(owner) => owner == principal,
@@ -77,7 +77,7 @@ impl OwnInstances {
         close(slots, grace).await;
     }
 
-    /// Forgets an instance, unless a call holds it: two references are those of the slot and of the task that watches it.
+    /// Forgets an instance, unless a call holds it. The slot and the task that watches it account for two references.
     pub(crate) fn forget_unused(&self, unused: &Arc<Connection>) -> bool {
         let mut slots = self.by_holder.lock();
         if Arc::strong_count(unused) > 2 {
@@ -87,7 +87,7 @@ impl OwnInstances {
         true
     }
 
-    /// Gives an owner's connection, if there is one.
+    /// An owner's connection, if it exists.
     pub(crate) fn existing(&self, holder: &Holder) -> Option<Arc<Connection>> {
         self.by_holder
             .lock()

@@ -1,6 +1,7 @@
-//! What the tasks of the engine share: the servers, the views of them, and who is told of changes.
+//! State shared by the engine's tasks: the servers, their views, and the listeners.
 //!
-//! Invariant: views are made by who changes something, under a lock that no call takes which finds its view.
+//! Invariant: a view is rebuilt by the task that makes a change, under a lock that calls do not take if they find their
+//! view.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) connect: Arc<dyn Connect>,
     pub(crate) runtimes: Arc<Runtimes>,
     pub(crate) logins: Arc<dyn Logins>,
-    /// From the polite request to end an instance until the kill, save where somebody says otherwise.
+    /// Default time between the request to stop an instance and the kill.
     pub(crate) stop_grace: Duration,
     pub(crate) identity: Identity,
     pub(crate) hub: Arc<Hub>,
@@ -53,21 +54,21 @@ pub(crate) struct Shared {
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
     pub(crate) chronicle: Chronicle,
-    /// None if there is no other gateway that may run the same.
+    /// Set if other gateways may run the same servers.
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) over: CancellationToken,
-    /// Nothing is launched any more.
+    /// Cancelled when nothing may be launched any longer.
     pub(crate) closing: CancellationToken,
-    /// When the last server has to be gone, once the product stops.
+    /// When the last server has to be gone after shutdown begins.
     pub(crate) stop_by: OnceLock<Instant>,
-    /// Servers that are no more, and may not be gone yet.
+    /// Removed servers that may not have stopped yet.
     parting: Mutex<BTreeMap<ServerKey, Weak<Server>>>,
     fleet: ArcSwap<Fleet>,
     views: ArcSwap<HashMap<Scope, Arc<View>>>,
-    /// Held while the fleet or views are changed, never by a call that finds its view.
+    /// Held while the fleet or views are changed. Not taken by calls that find their view.
     publishing: Mutex<()>,
     running: TaskTracker,
-    /// Those that write down what is to be remembered.
+    /// Tasks that save data to the store.
     writing: TaskTracker,
 }
 
@@ -122,7 +123,7 @@ impl Shared {
         self.fleet.load().settings.limits.clone()
     }
 
-    /// What shared servers are told that their client can do: JSON text.
+    /// The client capabilities declared to shared servers, as JSON text.
     pub(crate) fn shared_capabilities(&self) -> String {
         let fleet = self.fleet.load();
         let mut text = SHARED_CAPABILITIES.as_bytes().to_vec();
@@ -132,7 +133,7 @@ impl Shared {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// What is kept of the bodies of tool calls; `None` if calls are not recorded.
+    /// The bodies of tool calls that are recorded. `None` if calls are not recorded.
     pub(crate) fn recorded_bodies(&self) -> Option<AuditBodies> {
         let fleet = self.fleet.load();
         let audit = &fleet.settings.audit;
@@ -147,17 +148,17 @@ impl Shared {
         &self.running
     }
 
-    /// Runs a task that the engine owns: it ends with its server, its session or the product.
+    /// Runs a task owned by the engine. It ends with its server, its session or the gateway.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.running.spawn(task);
     }
 
-    /// The same for one that writes something down: the product does not stop before it is done, if that is soon.
+    /// The same for a task that saves data. Shutdown waits a limited time for it.
     pub(crate) fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.writing.spawn(task);
     }
 
-    /// Waits until everything is written down.
+    /// Waits until everything is saved.
     pub(crate) async fn written(&self) {
         self.writing.close();
         self.writing.wait().await;
@@ -165,20 +166,20 @@ impl Shared {
         self.audit.end().await;
     }
 
-    /// Remembers a server until it is gone.
+    /// Remembers a server until it has stopped.
     pub(crate) fn parts(&self, server: &Arc<Server>) {
         let mut parting = self.parting.lock();
         parting.retain(|_, server| server.strong_count() > 0);
         parting.insert(server.key().clone(), Arc::downgrade(server));
     }
 
-    /// The server of that key that is no more, if it is not gone yet.
+    /// The removed server with this key, if it has not stopped yet.
     pub(crate) fn parting(&self, key: &ServerKey) -> Option<Arc<Server>> {
         let parting = self.parting.lock();
         parting.get(key)?.upgrade()
     }
 
-    /// Puts a changed fleet in the place of the old one. One at a time does.
+    /// Replaces the fleet with a changed copy. Changes are serialised.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Fleet) -> T) -> T {
         let _one_at_a_time = self.publishing.lock();
         let mut fleet = Fleet::clone(&self.fleet.load());
@@ -187,7 +188,7 @@ impl Shared {
         outcome
     }
 
-    /// Makes every known view anew that `concerns`, and has those who listen there told if these lists changed.
+    /// Rebuilds every view that `concerns` selects, and notes these lists as changed for the announcer.
     pub(crate) fn publish(&self, kinds: &[ListKind], concerns: impl Fn(&Scope) -> bool) {
         {
             let _one_at_a_time = self.publishing.lock();
@@ -203,8 +204,8 @@ impl Shared {
                 if !concerns(scope) {
                     return true;
                 }
-                // The view over all projects is made when it is next asked for: it is large, rarely used,
-                // and each of very many servers changes it.
+                // The view over all projects is rebuilt on demand: it is large, rarely used, and changes with each of
+                // very many servers.
                 if scope.project.is_none() && !fleet.projects.is_empty() {
                     return false;
                 }
@@ -217,7 +218,7 @@ impl Shared {
                 }
             });
             self.views.store(Arc::new(views));
-            // Not before: whoever tells compares with what is published.
+            // After publishing, since the announcer compares with the published view.
             for (scope, before) in before {
                 self.announcer.note(&scope, before, kinds);
             }
@@ -235,7 +236,7 @@ impl Shared {
         Some(Arc::new(View::build(scope, seen, fleet, &self.identity)))
     }
 
-    /// The snapshot of a scope; `None` if there is no such project or server.
+    /// The snapshot of a scope. `None` if the project or server does not exist.
     pub(crate) fn view(&self, scope: &Scope) -> Option<Arc<View>> {
         if let Some(view) = self.views.load().get(scope) {
             return Some(view.clone());
@@ -243,11 +244,11 @@ impl Shared {
         self.view_anew(scope)
     }
 
-    /// The view of this one server, even if others of its name are in the scope or take its place there.
+    /// The view of this server, even if other servers have the same name or hide it in the scope.
     pub(crate) fn view_of(&self, scope: &Scope, server: &Arc<Server>) -> Arc<View> {
         match self.view(scope) {
             Some(view) if matches!(&*view.servers, [only] if Arc::ptr_eq(only, server)) => view,
-            // Rare, and not kept: a scope has one view.
+            // Rare, and not stored: there is one view per scope.
             _ => {
                 let (fleet, servers) = (self.fleet(), vec![server.clone()]);
                 Arc::new(View::build(scope, servers, &fleet, &self.identity))
@@ -255,7 +256,7 @@ impl Shared {
         }
     }
 
-    /// [`Shared::view`], made now.
+    /// [`Shared::view`], built now.
     pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
         let _one_at_a_time = self.publishing.lock();
         let view = self.build(&self.fleet.load(), scope)?;

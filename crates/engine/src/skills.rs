@@ -1,7 +1,8 @@
-//! Skills of several servers as one list (SEP-2640): `skills/list`, `skills/get`, `resources/directory/read`.
+//! Merges the skills of several servers into one list (SEP-2640): `skills/list`, `skills/get`,
+//! `resources/directory/read`.
 //!
-//! A skill's URIs name its server as those of other resources do; all else of an entry stays as it is, to the byte.
-//! Deliberately absent: a cache. Lists are asked for when a client asks; nothing of a skill is read ahead of need.
+//! URIs of skills name their server in the same way as those of other resources. The rest of an entry is unchanged to
+//! the byte. Deliberately absent: a cache. Lists are fetched when a client asks, and skills are not read in advance.
 
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ use crate::{
     view::View,
 };
 
-/// Skills of one server that are listed, the bytes of their entries, and the pages that are asked for.
+/// Limits per server: skills listed, bytes of their entries, and pages fetched.
 const MAX_SKILLS: usize = 20_000;
 const MAX_BYTES: usize = 16 << 20;
 const MAX_PAGES: usize = 1_000;
 
-/// Answers `skills/list` of a modern client: the skills of all servers of the view. A server that cannot be asked has
-/// none.
+/// Answers `skills/list` of a modern client with the skills of all servers of the view. A server that fails is left
+/// out.
 pub(crate) async fn list(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -59,7 +60,7 @@ pub(crate) async fn list(
     Ok(Answer::result(frame, result.as_bytes()))
 }
 
-/// The entries of one server, their URIs as clients see them.
+/// The entries of one server, with exposed URIs.
 async fn skills_of(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -82,7 +83,7 @@ async fn skills_of(
         let page = connection.client.ask(method::SKILLS_LIST, &members);
         let page = tokio::time::timeout_at(deadline, page)
             .await
-            .map_err(|_| RpcError::internal("it did not answer in time"))?
+            .map_err(|_| RpcError::internal("the server did not answer in time"))?
             .map_err(failed)?;
         if page.kind() == Kind::Error {
             return Err(RpcError::from_json(page.body()));
@@ -114,7 +115,7 @@ async fn skills_of(
     Ok(entries)
 }
 
-/// Whether this is a method of skills.
+/// Returns whether this is a method of the skills extension.
 pub(crate) fn is_of_skills(asked: &str) -> bool {
     matches!(
         asked,

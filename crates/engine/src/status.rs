@@ -1,4 +1,4 @@
-//! How a server is, for operators; the same for all of them.
+//! The status of a server, as operators see it.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -12,36 +12,36 @@ use crate::{
     lifecycle::{Last, Phase},
 };
 
-/// How a server is.
+/// The status of a server.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub phase: Phase,
-    /// Why it is not up, if it was or was to be.
+    /// Why it is not up, if it was or should be.
     pub reason: Option<Arc<str>>,
     pub since: SystemTime,
-    /// When the instance that runs became ready.
+    /// When the running instance became ready.
     pub ready_at: Option<SystemTime>,
     pub next_attempt: Option<Instant>,
-    /// How often it was started by itself since it was last started by hand or by the product.
+    /// Automatic restarts since it was last started by a person or with the gateway.
     pub restarts: u64,
-    /// Starts in a row that came to nothing.
+    /// Consecutive failed starts.
     pub failures: u32,
     pub last_crash: Option<Crash>,
-    /// Of the instance that runs, or ran last.
+    /// Of the running instance, or of the last one.
     pub placement: Option<Arc<Placement>>,
     pub warnings: u64,
-    /// What of its registration the last attempt to start it found impossible.
+    /// The part of its registration that made the last start impossible.
     pub refused: Option<Refused>,
-    /// Whether it is not up because somebody has to sign in first.
+    /// True if it is not up because a user has to sign in first.
     pub needs_login: bool,
-    /// Whether another gateway runs it, or this one may not for now.
+    /// True if another gateway runs it, or this one may not at the moment.
     pub elsewhere: bool,
-    /// Until when callers wait for another gateway to run it.
+    /// Until when callers wait for another gateway to take it over.
     pub(crate) moves_until: Option<Instant>,
 }
 
 impl Status {
-    /// The word for it: that of its phase, `needs_login` or `elsewhere`.
+    /// The status word: `needs_login`, `elsewhere` or the word of its phase.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self.phase {
@@ -52,44 +52,44 @@ impl Status {
     }
 }
 
-/// The last end that should not have been.
+/// The last unexpected exit.
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub at: SystemTime,
     pub cause: String,
     pub exit: Option<Exit>,
-    /// The last lines of its stderr, without secrets.
+    /// The last lines of its stderr, with secrets removed.
     pub stderr: String,
 }
 
-/// How an earlier run of the product left a server.
+/// The state in which an earlier run of the gateway left a server.
 #[derive(Clone, Debug)]
 pub struct Left {
     pub last: Last,
-    /// The last one that was written down.
+    /// The last crash that was recorded.
     pub crash: Option<Crash>,
 }
 
 /// How a server begins.
 #[derive(Clone, Debug)]
 pub(crate) enum Begin {
-    /// It takes the place of one that ran, or was to run.
+    /// It replaces a server that ran or was due to run.
     New,
-    /// The product started, and finds it so.
+    /// The gateway started and found the server in this state.
     Left(Last),
-    /// It takes the place of one that was not to run.
+    /// It replaces a server that was not due to run.
     Resting,
 }
 
-/// What an instance uses now.
+/// Current resource usage of an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub usage: Usage,
-    /// Cores, since it was last asked for; `None` the first time.
+    /// Cores used since the last measurement. `None` for the first one.
     pub cores: Option<f64>,
 }
 
-/// What is known of a server besides its connection.
+/// The state of a server other than its connection.
 pub(crate) struct Known {
     status: Mutex<Status>,
     pub(crate) measured: Mutex<Option<(Instant, Usage)>>,

@@ -1,7 +1,7 @@
-//! How far a recorded call got, and when.
+//! The progress of a recorded call, with times.
 //!
-//! Kept beside the call while it is made, and written with its outcome: a call costs a look at the clock for each step, and one
-//! that is not recorded costs nothing.
+//! Kept in memory during the call and written with its outcome. Each step costs one reading of the clock; a call that
+//! is not recorded has no steps.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub(crate) struct Steps {
     questions: AtomicU32,
 }
 
-/// Microseconds since the call began, and one more; 0: not yet.
+/// Microseconds since the call began, plus one. 0: not reached.
 #[derive(Default)]
 struct Mark(AtomicU64);
 
@@ -44,27 +44,27 @@ impl Steps {
         }
     }
 
-    /// Its turn has come.
+    /// The call left the queue.
     pub(crate) fn turn(&self) {
         self.turn.set(self.began);
     }
 
-    /// Its server has the request.
+    /// The request was sent to the server.
     pub(crate) fn sent(&self) {
         self.sent.set(self.began);
     }
 
-    /// The server has answered; the last answer counts.
+    /// The server responded. The last response counts.
     pub(crate) fn answered(&self) {
         self.answered.set(self.began);
     }
 
-    /// The server asks its client something.
+    /// The server sent a request to the client.
     pub(crate) fn asked(&self) {
         self.questions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is written of them.
+    /// The steps to be recorded.
     pub(crate) fn reached(&self) -> CallSteps {
         CallSteps {
             turn_us: self.turn.get(),

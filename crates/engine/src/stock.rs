@@ -1,4 +1,4 @@
-//! What a server says of itself while it is connected: its lists, their changes, and what belongs to no call.
+//! Keeps a connected server's catalog up to date, and handles its messages that belong to no call.
 
 use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::{
     shared::Shared,
 };
 
-/// The first wait before a list is asked for again that could not be had; it doubles, three times.
-const AGAIN: Duration = Duration::from_secs(8);
+/// Initial delay before a list that could not be fetched is requested again. It doubles up to three times.
+const FETCH_RETRY_DELAY: Duration = Duration::from_secs(8);
 
 impl Server {
-    /// Takes stock of a connection that was just made, and serves what comes from it until it ends; says why it did. Tells
-    /// when it is `ready` for calls.
+    /// Fetches the catalog over a new connection and handles its messages until it ends. Calls `ready` once the server
+    /// can take calls. Returns why the connection ended.
     pub(crate) async fn converse(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -45,10 +45,10 @@ impl Server {
         }
     }
 
-    /// Learns what a server that was just connected offers, and makes it known.
+    /// Fetches the lists of a newly connected server and publishes them.
     ///
-    /// One that was there before takes calls at once, under the names that are known of it; what it does not
-    /// list now stays as it was, and is asked for again.
+    /// A server whose catalog was known before takes calls immediately, under the known names. A list that cannot be
+    /// fetched stays as it was and is requested again.
     async fn take_stock(
         &self,
         shared: &Arc<Shared>,
@@ -61,7 +61,7 @@ impl Server {
         if returns {
             ready();
         } else {
-            // Wakes whoever waits for what it says of itself.
+            // Wakes tasks that wait for the handshake.
             self.state.send_modify(|_| {});
         }
         let mut missing = self.fetch(shared, connection, &ListKind::ALL).await;
@@ -79,7 +79,7 @@ impl Server {
         if !returns {
             ready();
         }
-        // What is published says whether it is up.
+        // Published views depend on whether the server is up.
         let is_up = |state: &State| matches!(state, State::Ready(_));
         let _ = self.state.subscribe().wait_for(is_up).await;
         self.settled.store(true, Ordering::Release);
@@ -88,7 +88,7 @@ impl Server {
         self.keep(shared);
         let mut attempts = 0u32;
         while !missing.is_empty() {
-            tokio::time::sleep(AGAIN.saturating_mul(1 << attempts)).await;
+            tokio::time::sleep(FETCH_RETRY_DELAY.saturating_mul(1 << attempts)).await;
             attempts = (attempts + 1).min(3);
             let asked = std::mem::take(&mut missing);
             missing = self.fetch(shared, connection, &asked).await;
@@ -99,9 +99,9 @@ impl Server {
         }
     }
 
-    /// Asks for these lists, one after the other; gives those that could not be had.
+    /// Fetches these lists one after the other. Returns those that could not be fetched.
     ///
-    /// One bad list hides no other, and leaves what is known of it.
+    /// A failed list does not affect the others, and its known items stay.
     async fn fetch(
         &self,
         shared: &Arc<Shared>,
@@ -110,7 +110,7 @@ impl Server {
     ) -> Vec<ListKind> {
         let mut missing = Vec::new();
         for kind in kinds {
-            // What resources there are is each caller's own affair.
+            // Each caller has separate resources here, so a common list would be wrong.
             let is_private = self.is_personal && *kind == ListKind::Resources;
             if is_private || !connection.client.info().has(kind.capability()) {
                 self.change(|catalog| catalog.set(*kind, Vec::new()));
@@ -136,7 +136,7 @@ impl Server {
         missing
     }
 
-    /// Saves the catalog for the next start, without the tools that cannot be remembered.
+    /// Saves the catalog for the next start, without tools whose definitions cannot be saved.
     fn keep(&self, shared: &Arc<Shared>) {
         let mut catalog = self.catalog();
         let is_unkept =
@@ -156,9 +156,9 @@ impl Server {
         shared.spawn_writer(write_down(shared.clone(), self.key().clone()));
     }
 
-    /// Notes how tools are defined, and whether that is how they were.
+    /// Compares the tools' definitions with the pinned ones, and saves what is new.
     fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
-        // Its successor may have another configuration: nothing is agreed to on the successor's behalf.
+        // The successor may have another configuration, and nothing may be approved on its behalf.
         if self.over.is_cancelled() {
             return;
         }
@@ -172,13 +172,13 @@ impl Server {
             match seen.news {
                 News::Tool | News::Same => {}
                 News::Configured => {
-                    tracing::info!(server = %key, tool, "the definition of the tool has changed with the server's configuration, and is agreed to with it");
+                    tracing::info!(server = %key, tool, "the definition of the tool has changed along with the server's configuration, so it counts as approved");
                 }
                 News::Words if policy == Pinning::Quarantine => {
                     tracing::warn!(server = %key, tool, "the definition of the tool has changed: kept back until it is approved");
                 }
                 News::Words => {
-                    tracing::warn!(server = %key, tool, "the definition of the tool has changed: offered all the same");
+                    tracing::warn!(server = %key, tool, "the definition of the tool has changed, but it is still offered");
                 }
             }
         }
@@ -187,7 +187,7 @@ impl Server {
         }
     }
 
-    /// Puts a changed catalog in the place of the old one. Only its own loop does.
+    /// Replaces the catalog with a changed copy. Called only by the server's own loop.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
         let mut catalog = Catalog::clone(&self.catalog.load());
         let outcome = change(&mut catalog);
@@ -195,7 +195,7 @@ impl Server {
         outcome
     }
 
-    /// Handles what comes outside of calls until the connection ends; says why it did.
+    /// Handles everything outside of calls until the connection ends. Returns why it ended.
     async fn serve(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -222,7 +222,7 @@ impl Server {
         };
         tokio::select! {
             why = closed => why,
-            () = refreshing => "unreachable: it goes on for ever".into(),
+            () = refreshing => "unreachable: it never returns".into(),
             () = subscriptions => "subscriptions ended".into(),
             () = events => "events ended".into(),
         }
@@ -236,18 +236,15 @@ impl Server {
     ) {
         match event {
             Event::Request(request) => {
-                // Nobody in particular is calling: a shared server has no client of its own (`sharing`).
+                // No call is in flight, and a shared server has no particular client (`sharing`).
                 let answer = if request.method() == method::ROOTS_LIST {
                     Frame::result(request.id(), b"{\"roots\":[]}")
                 } else {
-                    refused(
-                        &request,
-                        "needs the one session with calls in flight that it belongs to",
-                    )
+                    refused(&request, "arrived while no call was in flight")
                 };
                 let _ = connection.client.send(&answer).await;
             }
-            // What a server wants to know at its start has to do with no call (server-filesystem asks for roots).
+            // During start-up, requests do not belong to calls (server-filesystem asks for roots).
             Event::Unclear(request)
                 if request.method() == method::ROOTS_LIST
                     && !connection.is_known.load(Ordering::Relaxed) =>
@@ -260,7 +257,7 @@ impl Server {
                 let mut why = "could belong to calls of several sessions".to_owned();
                 if turns {
                     why.push_str(
-                        " (from now on the server gets the calls of one at a time: call again)",
+                        " (from now on the server gets the calls of one session at a time: call again)",
                     );
                 }
                 let answer = refused(&request, &why);
@@ -271,18 +268,18 @@ impl Server {
         }
     }
 
-    /// Sends it the calls of one session at a time from now on, unless its limit was set by hand: it asks its clients things,
-    /// and does not say in which call. Returns whether it takes turns.
+    /// Makes the server take the calls of one session at a time, unless its limit was set by the user. Needed because
+    /// its requests do not say which call they belong to. Returns whether it takes turns.
     fn take_turns(&self, shared: &Arc<Shared>) -> bool {
-        // Where sessions have instances of their own, whoever uses the common one has no session to be asked.
+        // If sessions have separate instances, callers of the shared one have no session that could be asked.
         if self.spec.max_concurrency.is_some() || self.spec.sharing == Sharing::Session {
             return false;
         }
         if self.queue.take_turns() {
             tracing::warn!(
                 server = %self.key(),
-                "it asked a client something while calls of several sessions were in flight: from now on it gets the calls \
-                 of one session at a time; \"sharing\": \"session\" gives each session an instance of its own"
+                "it sent a request to a client while calls of several sessions were in flight: from now on it gets the calls \
+                 of one session at a time; \"sharing\": \"session\" gives each session a separate instance"
             );
             self.change(|catalog| catalog.takes_turns = true);
             self.keep(shared);
@@ -290,7 +287,7 @@ impl Server {
         true
     }
 
-    /// A notification that belongs to no call.
+    /// Handles a notification that belongs to no call.
     pub(crate) fn notified(&self, shared: &Shared, frame: &Frame) {
         match frame.method() {
             method::TOOLS_CHANGED => self.refresh.of(&[ListKind::Tools]),
@@ -303,7 +300,7 @@ impl Server {
                     shared.hub.resource_updated(self.key(), &native, frame);
                 }
             }
-            // A task is its owner's alone.
+            // A task concerns only its owner.
             mcp::tasks::STATUS => shared.tasks.tell(self.key(), frame),
             mcp::tasks::STATUS_MODERN => {}
             method::MESSAGE => shared
@@ -316,7 +313,7 @@ impl Server {
     }
 }
 
-/// Writes down what is noted of a server, and takes in what comes of it.
+/// Saves what is noted for a server, and applies the outcome to its pins.
 async fn write_down(shared: Arc<Shared>, key: ServerKey) {
     let tell = |told: Told<'_>| {
         let fleet = shared.fleet();
@@ -329,7 +326,7 @@ async fn write_down(shared: Arc<Shared>, key: ServerKey) {
     shared.memory.write(&key, &tell).await;
 }
 
-/// The answer to a question that nobody can be asked.
+/// The error response to a request that cannot be passed to a client.
 fn refused(question: &Frame, why: &str) -> Frame {
     let what = format!(
         "{} {why}: configure the server with \"maxConcurrency\": 1 or \"sharing\": \"session\"",

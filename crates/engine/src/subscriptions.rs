@@ -1,8 +1,8 @@
-//! What we watch at a server on behalf of clients.
+//! Resources that the gateway watches at a server on behalf of clients.
 //!
-//! A legacy server is asked `resources/subscribe` per URI; a modern one has one `subscriptions/listen` stream
-//! with all of them. When the set changes, the next stream is acknowledged before the last one is given up:
-//! what happens in between may be told twice, and is never missed.
+//! A legacy server gets one `resources/subscribe` per URI. A modern one gets a single `subscriptions/listen` stream for
+//! all URIs. When the set changes, a new stream is opened, and the old one is closed once the new one is acknowledged.
+//! An event in between may be reported twice but is never missed.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,15 +21,15 @@ use crate::connection::Connection;
 /// Resources of one server that clients may watch at a time.
 const MAX_URIS: usize = 10_000;
 
-/// How long a server has to acknowledge what it is asked to watch, before it is taken for granted.
-const ACKNOWLEDGE: Duration = Duration::from_secs(5);
+/// Time to wait for a server to acknowledge a subscription. After that it counts as acknowledged.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The resources watched at one server.
 #[derive(Default)]
 pub(crate) struct Upstream {
     uris: Mutex<BTreeSet<String>>,
     changed: Notify,
-    /// What a modern server has acknowledged to watch.
+    /// URIs that a modern server has acknowledged.
     acknowledged: watch::Sender<BTreeSet<String>>,
 }
 
@@ -38,12 +38,12 @@ impl Upstream {
         self.uris.lock().iter().cloned().collect()
     }
 
-    /// Whether anything is watched.
+    /// Returns whether anything is watched.
     pub(crate) fn is_watching(&self) -> bool {
         !self.uris.lock().is_empty()
     }
 
-    /// Adds a URI; `false` if there are too many.
+    /// Adds a URI. Returns `false` if there are too many.
     pub(crate) fn add(&self, uri: &str) -> bool {
         let mut uris = self.uris.lock();
         if uris.len() >= MAX_URIS {
@@ -55,7 +55,7 @@ impl Upstream {
         true
     }
 
-    /// Adds a URI and waits until a modern server watches it, so that no change after the answer is missed.
+    /// Adds a URI and waits until a modern server watches it, so that no change after the response is missed. Returns
     /// `false` if there are too many.
     pub(crate) async fn add_acknowledged(&self, uri: &str) -> bool {
         if !self.add(uri) {
@@ -63,7 +63,7 @@ impl Upstream {
         }
         let mut acknowledged = self.acknowledged.subscribe();
         let watched = acknowledged.wait_for(|watched| watched.contains(uri));
-        let _ = tokio::time::timeout(ACKNOWLEDGE, watched).await;
+        let _ = tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, watched).await;
         true
     }
 
@@ -73,14 +73,14 @@ impl Upstream {
         }
     }
 
-    /// Keeps the subscriptions of one connection up, and tells what comes of them; never ends by itself.
+    /// Keeps the subscriptions of one connection alive and passes on its notifications. Never returns.
     pub(crate) async fn run(
         &self,
         server: &ServerName,
         connection: &Connection,
         notified: impl Fn(&Frame) + Sync,
     ) {
-        // What an earlier connection had is gone with it.
+        // Acknowledgements of an earlier connection do not count.
         self.acknowledged.send_replace(BTreeSet::new());
         match connection.client.info().era {
             Era::Legacy => {
@@ -105,8 +105,8 @@ impl Upstream {
         }
     }
 
-    /// One listen stream, until the set changes or the stream ends. `last` goes on until this one is
-    /// acknowledged; what is returned is to go on likewise.
+    /// Runs one listen stream until the set changes or the stream ends. `last` is kept open until the new stream is
+    /// acknowledged. Returns the stream to keep open in the same way.
     async fn listen(
         &self,
         server: &ServerName,
@@ -144,7 +144,7 @@ impl Upstream {
             }
         };
         let mut acknowledged = false;
-        let late = tokio::time::sleep(ACKNOWLEDGE);
+        let late = tokio::time::sleep(ACKNOWLEDGE_TIMEOUT);
         tokio::pin!(late);
         loop {
             tokio::select! {
@@ -170,7 +170,7 @@ impl Upstream {
                     Ok(Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
                         tracing::debug!(%server, "the server refused subscriptions/listen");
-                        // It has none: nothing to try again until something else is wanted.
+                        // The server does not support it. Retrying is useless until the set changes.
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                         self.changed.notified().await;
                         return None;
@@ -185,7 +185,7 @@ impl Upstream {
     }
 }
 
-/// The next event of a stream, if there is one.
+/// The next event of the stream. Waits forever if `None`.
 async fn next_of(stream: &mut Option<Call>) -> Result<Event, CallError> {
     match stream {
         Some(stream) => stream.next().await,

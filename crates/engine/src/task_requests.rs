@@ -1,4 +1,4 @@
-//! Answers to requests about tasks, of servers of either era.
+//! Answers requests about tasks, for servers of either era.
 
 mod bridged;
 
@@ -15,13 +15,13 @@ use crate::{
     view::View,
 };
 
-/// Tasks of one `tasks/list` that are asked for at a time.
+/// Concurrent requests to servers for one `tasks/list`.
 const LISTED_AT_ONCE: usize = 8;
 
-/// Answers a question about tasks.
+/// Answers a request about tasks.
 ///
 /// # Errors
-/// -32601 for a method of the other era, -32602 for a task that is not the caller's.
+/// -32601 for a method of the other era, -32602 if the task does not belong to the caller.
 pub(crate) async fn answer(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -85,7 +85,7 @@ pub(crate) async fn answer(
     if task.id == task.native || answer.code.is_some() {
         return Ok(answer);
     }
-    // The client knows it by another id.
+    // The client knows the task by another id.
     let text = answer.into_text();
     let Ok(response) = Frame::parse(text.clone(), usize::MAX) else {
         return Ok(Answer::ok(text));
@@ -95,7 +95,7 @@ pub(crate) async fn answer(
     Ok(Answer::ok(splice.apply(&text)))
 }
 
-/// What is asked of a task whose result is here already.
+/// Answers a request about a task whose result is kept here.
 fn of_kept(frame: &Frame, task: &Task, kept: &Kept) -> Result<Answer, RpcError> {
     Ok(match frame.method() {
         tasks::RESULT => Answer::result(frame, &tasks::related(&kept.result, &task.id)),
@@ -108,7 +108,7 @@ fn of_kept(frame: &Frame, task: &Task, kept: &Kept) -> Result<Answer, RpcError> 
     })
 }
 
-/// `tasks/list` of a legacy client: its own tasks, each as its server describes it now.
+/// `tasks/list` of a legacy client: its tasks, as their servers currently describe them.
 async fn list(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -134,7 +134,7 @@ async fn list(
         };
         let found = bridged.ask(tasks::GET, "").await.ok()?;
         if found.kind() == Kind::Error {
-            // It has expired there.
+            // The task has expired at the server.
             shared.tasks.forget(&task);
             return None;
         }

@@ -1,9 +1,9 @@
-//! Tasks: calls whose result is fetched later. Which there are, whose they are, and where.
+//! Tasks: calls whose result is fetched later. Keeps track of their owners and servers.
 //!
-//! Invariants: a task is its owner's alone: of the key that made it, without a key of the session, and without either
-//! of whoever knows its id, which then is a random one of ours. The table is bounded; whoever has most loses the
-//! oldest. Deliberately absent: surviving a restart, `notifications/tasks` of modern servers; how requests about tasks are
-//! answered ([`crate::task_requests`]).
+//! Invariants: a task is accessible only to its owner, which is the key that created it. Without a key it is the
+//! session; without either, anyone who knows the task's id, which is random in that case. The table is bounded: when it
+//! is full, the owner with the most tasks loses the oldest one. Deliberately absent: persistence, `notifications/tasks`
+//! of modern servers, and how task requests are answered ([`crate::task_requests`]).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,38 +25,38 @@ use tokio::time::Instant;
 use crate::{
     connection::Connection,
     exchange::{Answer, Caller, Owner},
-    place::{Place, TASK},
+    place::{Place, TASK_PREFIX},
     questions::Ask,
     server::Server,
 };
 
-/// Made once: it costs as much as a search.
+/// Built once, since building it costs as much as a search.
 static TASK_ID: std::sync::LazyLock<Finder<'_>> =
     std::sync::LazyLock::new(|| Finder::new("\"taskId\""));
 
-/// Tasks that are remembered in all.
+/// Tasks kept in total.
 const MAX_TASKS: usize = 10_000;
-/// Tasks of one owner that are remembered.
+/// Tasks kept per owner.
 const MAX_OWNED: usize = 1_000;
-/// Bytes of results that are kept for tasks of ours.
+/// Total bytes of kept results.
 const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// One task.
 pub(crate) struct Task {
-    /// The id that its client knows.
+    /// The id that the client knows.
     pub(crate) id: Arc<str>,
-    /// The id that its server knows.
+    /// The id that the server knows.
     pub(crate) native: Arc<str>,
     pub(crate) server: ServerKey,
-    /// The result, where the server gave it at once.
+    /// The result, if the server returned it immediately.
     pub(crate) kept: Option<Kept>,
-    /// The questions of a legacy server to a modern client.
+    /// Open requests of a legacy server to a modern client.
     pub(crate) questions: Mutex<Questions>,
     owner: Owner,
     session: Weak<Session>,
 }
 
-/// A task that was over before it began.
+/// The result of a task that was complete when it was created.
 pub(crate) struct Kept {
     /// The members of the legacy task, without braces.
     pub(crate) task: String,
@@ -64,27 +64,27 @@ pub(crate) struct Kept {
     pub(crate) result: Bytes,
 }
 
-/// What is known of a legacy server's questions in the course of a task.
+/// State of a legacy server's requests to the client during a task.
 pub(crate) enum Questions {
-    /// Nobody has asked for them.
+    /// Not fetched yet.
     None,
-    /// Somebody is asking for them.
+    /// Being fetched by a request.
     Taken,
     Open(Box<Open>),
 }
 
-/// A `tasks/result` in flight, on which a legacy server asks.
+/// A `tasks/result` in flight, during which a legacy server sends requests.
 pub(crate) struct Open {
     pub(crate) call: Call,
     pub(crate) connection: Arc<Connection>,
     pub(crate) asks: Vec<Ask>,
-    /// How many were asked so far: keys are never used again (SEP-2663 "Task Update Requests").
+    /// Number of requests so far. Keys are never reused (SEP-2663 "Task Update Requests").
     pub(crate) asked: usize,
     pub(crate) expires: Instant,
 }
 
 impl Drop for Open {
-    /// A question gets an answer, whatever becomes of its task.
+    /// Each request gets a response, whatever happens to its task.
     fn drop(&mut self) {
         for ask in &self.asks {
             let why = RpcError::internal("the client did not answer");
@@ -99,9 +99,9 @@ impl Task {}
 #[derive(Default)]
 struct Inner {
     tasks: HashMap<(Owner, Arc<str>), Arc<Task>>,
-    /// The ids of each owner's, oldest first.
+    /// Task ids by owner, oldest first.
     owned: HashMap<Owner, VecDeque<Arc<str>>>,
-    /// Those with a result, oldest first, and the bytes of the results.
+    /// Tasks with a kept result, oldest first, and the total bytes of the results.
     kept: VecDeque<(Owner, Arc<str>)>,
     kept_bytes: usize,
 }
@@ -120,10 +120,10 @@ impl Tasks {
         }
     }
 
-    /// Notes a task that a server has made; gives the id that the client knows it by.
+    /// Stores a task that a server has created. Returns the id for the client.
     fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
         let owner = Owner::of(caller);
-        // What asks for it may arrive at another gateway; requests of a session come here.
+        // Requests about it may arrive at another gateway. Requests of a session always arrive here.
         let is_sought = self.place.is_known() && caller.session.is_none();
         let mut inner = self.inner.lock();
         let known = inner.tasks.get(&(owner.clone(), native.into()));
@@ -132,8 +132,9 @@ impl Tasks {
                 return known.id.clone();
             }
             None if owner != Owner::Bearer && !is_sought => native.into(),
-            // Another server's of that name, or it is all that its owner has, or it says where it is.
-            _ => self.place.handle(TASK).into(),
+            // The id is taken by another server's task, serves as the only proof of ownership, or has to name this
+            // gateway.
+            _ => self.place.handle(TASK_PREFIX).into(),
         };
         inner.insert(Task {
             id: id.clone(),
@@ -147,20 +148,20 @@ impl Tasks {
         id
     }
 
-    /// Keeps the result of a task that was over before it began; gives its legacy members.
+    /// Stores the result of a task that was complete when it was created. Returns its legacy members.
     ///
     /// # Errors
     /// The result is too large.
     fn keep(&self, caller: &Caller, server: &Server, result: &[u8]) -> Result<String, RpcError> {
         if result.len() > MAX_KEPT_BYTES {
             return Err(RpcError::internal(format!(
-                "server `{}` answered at once, with {} bytes; no more than {MAX_KEPT_BYTES} are kept for a task: \
+                "server `{}` answered immediately with {} bytes, but at most {MAX_KEPT_BYTES} are kept for a task: \
                  call it without `task`",
                 server.name(),
                 result.len()
             )));
         }
-        let id: Arc<str> = self.place.handle(TASK).into();
+        let id: Arc<str> = self.place.handle(TASK_PREFIX).into();
         let now = quote(&store::now().to_rfc3339());
         let task = format!(
             "\"taskId\":{},\"status\":\"completed\",\"createdAt\":{now},\"lastUpdatedAt\":{now},\"ttl\":null",
@@ -210,7 +211,7 @@ impl Tasks {
             .remove(&(task.owner.clone(), task.id.clone()));
     }
 
-    /// The task that a server calls `native`, and the session to tell of it.
+    /// The task that a server calls `native`, and the session to notify.
     fn to_tell(&self, server: &ServerKey, native: &str) -> Option<(Arc<Task>, Arc<Session>)> {
         let inner = self.inner.lock();
         let mut all = inner.tasks.values();
@@ -218,7 +219,8 @@ impl Tasks {
         Some((task.clone(), task.session.upgrade()?))
     }
 
-    /// The answer to a tool call that made a task, for the client's era; `None` if it made none.
+    /// The response to a tool call that created a task, translated for the client's era. `None` if it created none or
+    /// no translation is needed.
     pub(crate) fn created(
         &self,
         caller: &Caller,
@@ -230,13 +232,13 @@ impl Tasks {
         let native = mcp::tasks::created(response, era)?;
         let id = self.add(caller, server, &native);
         if era == caller.era && *id == *native {
-            // As it is.
+            // Needs no translation.
             return None;
         }
         mcp::tasks::creation(response, era, caller.era, &id)
     }
 
-    /// What a legacy client gets whose server answered at once although a task was wanted: a task that is over.
+    /// The response for a legacy client that asked for a task when the server answered immediately: a completed task.
     ///
     /// # Errors
     /// The result is too large to be kept.
@@ -252,7 +254,7 @@ impl Tasks {
         Ok(Answer::result(frame, result.as_bytes()))
     }
 
-    /// Tells a task's owner what its server says of it, and nobody else.
+    /// Passes a notification about a task to the task's owner only.
     pub(crate) fn tell(&self, server: &ServerKey, frame: &Frame) {
         let id = frame.object().and_then(|params| params.string("taskId"));
         let Some((task, session)) = id.and_then(|id| self.to_tell(server, &id)) else {
@@ -268,7 +270,7 @@ impl Tasks {
         );
     }
 
-    /// Ends the questions that have waited too long: dropping the call cancels it at its server.
+    /// Drops requests to clients that have waited too long, which cancels the call at the server.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         let all: Vec<Arc<Task>> = self.inner.lock().tasks.values().cloned().collect();

@@ -1,7 +1,7 @@
-//! The deadlines of a server's calls.
+//! Timers for the deadlines of a server's calls.
 //!
-//! A timer that was registered once is only moved on: that takes no lock of the runtime's, which making one and
-//! dropping it does twice a call. One that rests may go off meanwhile; it wakes whoever had it last, for nothing.
+//! A registered timer is reused by resetting it. That does not take the runtime's lock, while creating and dropping a
+//! timer takes it twice per call. An unused timer may expire, and then wakes its last task needlessly.
 
 use std::{future::poll_fn, pin::Pin};
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 type Resting = Vec<Pin<Box<Sleep>>>;
 
-/// Timers that rest, at most as many as calls can be in flight.
+/// Unused timers, at most as many as calls can be in flight.
 pub(crate) struct Timers {
     resting: Mutex<Resting>,
     limit: usize,
@@ -24,7 +24,7 @@ impl Timers {
         }
     }
 
-    /// A timer that goes off at `deadline`.
+    /// A timer that expires at `deadline`.
     pub(crate) fn take(&self, deadline: Instant) -> Timer<'_> {
         let rested = self.resting.lock().pop();
         let sleep = match rested {
@@ -41,9 +41,9 @@ impl Timers {
     }
 }
 
-/// A timer of one call.
+/// The timer of one call.
 pub(crate) struct Timer<'a> {
-    /// `None` once it was dropped.
+    /// `None` once it has been dropped.
     sleep: Option<Pin<Box<Sleep>>>,
     home: &'a Timers,
 }
@@ -55,7 +55,7 @@ impl Timer<'_> {
         }
     }
 
-    /// Waits until it goes off.
+    /// Waits until it expires.
     ///
     /// # Cancel safety
     /// Cancel safe.

@@ -1,7 +1,7 @@
-//! Access tokens in the environment of instances (`${login:NAME}`). An environment cannot change, so an instance whose token is renewed makes room
-//! for another one.
+//! Access tokens in the environment of instances (`${login:NAME}`). The environment of a process cannot change, so an
+//! instance is replaced when its token is renewed.
 //!
-//! Invariant: no call is cut short for that while its token is good.
+//! Invariant: no call is interrupted for this while its token is valid.
 
 use std::{
     sync::Arc,
@@ -12,14 +12,14 @@ use model::clock;
 
 use crate::{connection::Connection, queue::Paused, server::Server, shared::Shared};
 
-/// From one look at the clock to the next: the machine may have slept meanwhile.
-const LOOK: Duration = Duration::from_secs(15);
-/// From one attempt to get a newer token to the next.
-const AGAIN: Duration = Duration::from_secs(1);
-/// From one look at whether an instance is in use to the next.
-const IN_USE: Duration = Duration::from_millis(100);
+/// Maximum sleep before the clock is read again, since the machine may have been suspended.
+const MAX_SLEEP: Duration = Duration::from_secs(15);
+/// Delay between attempts to get a newer token.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Interval between checks whether an instance is in use.
+const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until an instance would be launched with another token than it has. An instance without a token is never outdated.
+/// Waits until a new instance would get a different token. An instance without a token never becomes outdated.
 async fn outdated(shared: &Shared, server: &Server, connection: &Connection) {
     let Some(first) = &connection.issued else {
         return std::future::pending().await;
@@ -34,27 +34,26 @@ async fn outdated(shared: &Shared, server: &Server, connection: &Connection) {
             Err(why) if !why.is_needed => {}
             _ => return,
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
-/// Waits until somebody's own instance is outdated and no call uses it any more. The next call makes another one from the moment that it is
-/// outdated.
+/// Waits until an instance with an owner is outdated and unused. Once it is outdated, the next call starts a new one.
 pub(crate) async fn outlived(shared: &Shared, server: &Server, connection: &Arc<Connection>) {
     outdated(shared, server, connection).await;
     server.instances.forget_gone(connection);
     let unused = async {
-        // One reference is its watcher's.
+        // The task that watches the connection holds one reference.
         while Arc::strong_count(connection) > 1 {
-            tokio::time::sleep(IN_USE).await;
+            tokio::time::sleep(IN_USE_POLL_INTERVAL).await;
         }
     };
     let patience = left(connection).max(server.spec.call_timeout);
     let _ = tokio::time::timeout(patience, unused).await;
 }
 
-/// Waits until the instance that all callers share is outdated and idle. Shortly before its token's end, calls have to wait in line until
-/// it is. While the answer is held, no call is sent.
+/// Waits until the shared instance is outdated and idle. Shortly before its token expires, new calls wait in line until
+/// it is idle. No call is sent while the returned guard is held.
 pub(crate) async fn replaceable<'s>(
     shared: &Shared,
     server: &'s Server,
@@ -68,19 +67,19 @@ pub(crate) async fn replaceable<'s>(
     paused
 }
 
-/// How long its token is good yet.
+/// Remaining validity of its token.
 fn left(connection: &Connection) -> Duration {
     let ends_at = connection.issued.as_ref().and_then(|it| it.ends_at);
     let left = ends_at.and_then(|end| end.duration_since(clock::now()).ok());
     left.unwrap_or_default()
 }
 
-/// Waits for a time of the clock on the wall; `None` never comes.
+/// Waits until this wall clock time. `None`: forever.
 async fn until(time: Option<SystemTime>) {
     let Some(time) = time else {
         return std::future::pending().await;
     };
     while let Ok(left) = time.duration_since(clock::now()) {
-        tokio::time::sleep(left.min(LOOK)).await;
+        tokio::time::sleep(left.min(MAX_SLEEP)).await;
     }
 }

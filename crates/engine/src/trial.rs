@@ -1,7 +1,6 @@
-//! Trying a server that is not declared: it is started once, asked for its tools, and ended.
+//! Tries out a server that is not declared: starts it once, lists its tools and stops it.
 //!
-//! Invariant: a trial uses nothing that the server will have: neither its volumes nor its ports. Deliberately absent: declaring
-//! it.
+//! Invariant: a trial does not use the volumes or ports of the future server. Deliberately absent: declaring it.
 
 use std::{convert::Infallible, future, sync::Arc};
 
@@ -19,22 +18,22 @@ use crate::{
     launch::{self, Launched},
 };
 
-/// The lists of a server in its trial.
+/// The result of a trial.
 pub struct Tried {
     pub tools: Vec<Item>,
-    /// The provider of its sandbox, if it had one.
+    /// How it was sandboxed, if it was.
     pub placement: Option<Arc<Placement>>,
 }
 
-/// Why a trial came to nothing.
+/// Why a trial failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct TrialError {
-    /// Fit for clients: no output of the server in it.
+    /// May be shown to clients: contains no output of the server.
     pub reason: Arc<str>,
     /// The end of its stderr.
     pub stderr: Option<String>,
-    /// Somebody has to sign in to it first.
+    /// A user has to sign in to it first.
     pub needs_login: bool,
 }
 
@@ -49,14 +48,14 @@ impl From<StartError> for TrialError {
 }
 
 impl Gateway {
-    /// Starts a server as it would be declared, asks for its tools, and ends it. What it names of npm or PyPI is installed and
-    /// pinned for that. Takes as long as npm or uv and a start do: minutes at most.
+    /// Starts a server as it would be declared, lists its tools and stops it. Packages of npm or PyPI that it names are
+    /// installed and pinned. Takes as long as npm or uv and the start: minutes at most.
     ///
     /// # Errors
-    /// [`TrialError`]. A package that was installed for the trial, and that no server is started from, is removed again.
+    /// [`TrialError`]. A package installed for the trial is removed again, unless a declared server uses it.
     ///
     /// # Cancel safety
-    /// The started process is ended; a package that was installed stays.
+    /// Dropping the future stops the process. An installed package stays.
     pub async fn trial(&self, spec: &ServerSpec) -> Result<Tried, TrialError> {
         let packages = self.shared.runtimes.packages();
         let launch = spec.launch();
@@ -71,12 +70,12 @@ impl Gateway {
             && !self.is_started_from(&package.key).await
             && let Err(error) = packages.forget(launch).await
         {
-            tracing::warn!(server = %spec.key(), "the package of a failed trial stays: {error}");
+            tracing::warn!(server = %spec.key(), "the package of a failed trial could not be removed: {error}");
         }
         tried
     }
 
-    /// Whether a declared server is started from the package of this key.
+    /// Returns whether a declared server uses the package with this key.
     async fn is_started_from(&self, key: &str) -> bool {
         let Some(packages) = self.shared.runtimes.packages() else {
             return false;
@@ -92,11 +91,11 @@ impl Gateway {
         false
     }
 
-    /// Agrees to the definitions of tools that a declared server was tried with, before it lists any: another definition is
-    /// kept back then.
+    /// Approves the tool definitions found in the trial of a declared server, before it lists any tools. Any other
+    /// definition will be kept back.
     ///
     /// # Errors
-    /// The store does not keep them.
+    /// The definitions could not be saved.
     pub async fn agree_to(&self, key: &ServerKey, tools: &[Item]) -> store::Result<()> {
         let Some(server) = self.shared.fleet().get(key).cloned() else {
             return Ok(());
@@ -111,7 +110,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Starts what a description says, asks for its tools, and ends it. Volumes that were made for it are removed.
+    /// Starts the server, lists its tools and stops it. Volumes created for it are removed.
     pub(crate) async fn tried(&self, spec: &ServerSpec) -> Result<Tried, TrialError> {
         let shared = &self.shared;
         let capabilities = shared.shared_capabilities();
@@ -135,14 +134,14 @@ impl Gateway {
         if let Some(sandbox) = spec.sandbox().filter(|own| !own.volumes.is_empty()) {
             let removed = shared.runtimes.volumes_remove(&sandbox.id, None).await;
             if let Err(error) = removed {
-                tracing::warn!(server = %spec.key(), "volumes that were made for a trial stay: {error}");
+                tracing::warn!(server = %spec.key(), "the volumes of a trial could not be removed: {error}");
             }
         }
         tried
     }
 }
 
-/// Answers what servers want to know at their start, for ever.
+/// Answers the requests that servers send at their start. Never returns.
 async fn answer(connection: &Connection, mut ambient: Ambient) -> Infallible {
     while let Some(event) = ambient.recv().await {
         if let Event::Request(request) | Event::Unclear(request) = event

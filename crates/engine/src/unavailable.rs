@@ -1,4 +1,4 @@
-//! Why a caller gets no connection, and how that is told.
+//! Why a caller gets no connection, and the error for it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub enum Unavailable {
         server: ServerName,
         reason: Arc<str>,
         retry_ms: Option<u64>,
-        /// Whether it would be there for somebody who signs in.
+        /// True if signing in would make it available.
         needs_login: bool,
     },
     #[error(
@@ -25,7 +25,7 @@ pub enum Unavailable {
         server: ServerName,
         ms: u64,
         in_flight: usize,
-        /// How many questions of the server wait for their clients' answers.
+        /// Requests of the server that wait for an answer from their client.
         asked: usize,
         turns: bool,
     },
@@ -39,7 +39,7 @@ fn retry_text(retry_ms: &Option<u64>) -> String {
         .unwrap_or_default()
 }
 
-/// What a call waits for in line.
+/// Describes what a call in line waits for.
 fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
     let calls = match in_flight {
         1 => "1 call is in flight".to_owned(),
@@ -59,7 +59,7 @@ fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
 }
 
 impl Unavailable {
-    /// What tells it from others in the log: without what changes from call to call.
+    /// Identifies the cause in the log, without details that change from call to call.
     pub(crate) fn cause(&self) -> &str {
         match self {
             Self::Down { reason, .. } => reason,

@@ -1,9 +1,10 @@
-//! Moving a server on to a newer version of its package ([`runtime::Packages`]): what that would change, and doing it.
+//! Updates a server to a newer version of its package ([`runtime::Packages`]), with a preview of the changes.
 //!
-//! The newer version is installed beside the pinned one. Before anybody agrees to it, it is started once in a sandbox
-//! without a network, to see how its tools are defined.
+//! The newer version is installed next to the pinned one. Before the update is approved, it is started once in a
+//! sandbox without a network to list its tools.
 //!
-//! Invariant: tools are agreed to as they were shown. Deliberately absent: when to look, and who agrees.
+//! Invariant: exactly the tool definitions shown in the preview are approved. Deliberately absent: when to check for
+//! updates, and who approves them.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::{
     server::{Server, State},
 };
 
-/// What a server without a sandbox of its own gets for the moment of a look: bytes.
-const MEMORY: u64 = 1 << 30;
+/// Memory limit in bytes for the preview of a server that has no sandbox.
+const PREVIEW_MEMORY: u64 = 1 << 30;
 
-/// Why a server cannot be moved on.
+/// Why a server cannot be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
     #[error(
@@ -39,21 +40,21 @@ pub enum UpdateError {
 pub struct Candidate {
     pub package: Package,
     pub version: String,
-    /// Its tools; an error says why they could not be looked at. `None`: nobody looked, for it is the pinned version.
+    /// Its tools, or why they could not be listed. `None`: not listed, because it is the pinned version.
     pub tools: Option<Result<Vec<Item>, Arc<str>>>,
-    /// Other servers that are started from the same package, and move with this one.
+    /// Other servers that use the same package and are updated with this one.
     pub peers: Vec<Arc<Server>>,
 }
 
 impl Gateway {
-    /// The newest version of a server's package that its command line allows, installed and looked at. Takes as long as npm or
-    /// uv and a start do: minutes at most.
+    /// Installs the newest version of a server's package that its command line allows, and lists its tools. Takes as
+    /// long as npm or uv and a start: minutes at most.
     ///
     /// # Errors
-    /// [`UpdateError`]; [`UpdateError::Package`] with what npm or uv says.
+    /// [`UpdateError`]; [`UpdateError::Package`] with the message of npm or uv.
     ///
     /// # Cancel safety
-    /// The started process is ended; nothing has changed for the server.
+    /// Dropping the future stops the process. Nothing changes for the server.
     pub async fn newest(&self, server: &Server) -> Result<Candidate, UpdateError> {
         let (launch, package) = self.package(server).await?;
         let packages = self.packages(server)?;
@@ -63,7 +64,7 @@ impl Gateway {
         self.candidate(server, package, version).await
     }
 
-    /// A version that is installed already.
+    /// The preview of a version that is already installed.
     ///
     /// # Errors
     /// As [`Gateway::newest`].
@@ -76,11 +77,11 @@ impl Gateway {
         self.candidate(server, package, version).await
     }
 
-    /// Pins a version, agrees to its tools as they were looked at, and restarts the servers that run from the package.
-    /// Versions that nothing uses any more are removed. Returns when the servers are up or have failed.
+    /// Pins a version, approves its tools as shown in the preview, and restarts the servers that use the package.
+    /// Removes versions that are no longer used. Returns when the servers are up or have failed.
     ///
     /// # Errors
-    /// [`UpdateError`]: then the old version is still the one that is started.
+    /// [`UpdateError`]: the old version remains in use.
     pub async fn update(&self, server: &Server, to: &Candidate) -> Result<(), UpdateError> {
         let (launch, _) = self.package(server).await?;
         let packages = self.packages(server)?;
@@ -91,7 +92,7 @@ impl Gateway {
             }
         }
         packages.switch(launch, &to.version).await?;
-        tracing::info!(server = %server.key(), package = to.package.name, from = to.package.pinned, to = to.version, "moved on to another version of its package");
+        tracing::info!(server = %server.key(), package = to.package.name, from = to.package.pinned, to = to.version, "switched to another version of its package");
         let is_used = |server: &&Server| !matches!(server.state(), State::Idle | State::Stopped);
         join_all(
             servers()
@@ -141,14 +142,14 @@ impl Gateway {
         })
     }
 
-    /// Starts a version beside the server, in a sandbox without a network, and asks for its tools.
+    /// Starts a version next to the server, in a sandbox without a network, and lists its tools.
     async fn look(&self, server: &Server, version: &str) -> Result<Vec<Item>, Arc<str>> {
         let spec = beside(&server.spec, version).ok_or("it is not launched here")?;
         let tried = self.tried(&spec).await;
         tried.map(|tried| tried.tools).map_err(|error| error.reason)
     }
 
-    /// Agrees to definitions of tools that a server has, before it lists them.
+    /// Approves new definitions of a server's known tools before the server lists them.
     async fn agree(&self, server: &Server, tools: &[Item]) -> store::Result<()> {
         let pins = server.pins();
         let is_known = |tool: &&Item| pins.contains_key(&NativeName::new(tool.native.clone()));
@@ -164,12 +165,12 @@ impl Gateway {
     }
 }
 
-/// The server as it is started for a look: confined, and with nothing that the real one has.
+/// The spec for a preview: sandboxed, and without access to anything that the real server has.
 fn beside(spec: &ServerSpec, version: &str) -> Option<ServerSpec> {
     let launch = spec.launch()?;
     let mut sandbox = launch.sandbox().cloned().unwrap_or_else(|| {
         let mut sandbox = Sandbox::new("");
-        sandbox.limits.memory = MEMORY;
+        sandbox.limits.memory = PREVIEW_MEMORY;
         sandbox
     });
     sandbox.id = launch::sandbox_id();

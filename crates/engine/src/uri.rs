@@ -1,7 +1,7 @@
-//! Resource URIs as clients see them: `resource://server/` and the server's own URI, unchanged, after it.
+//! Resource URIs as clients see them: `resource://server/` followed by the server's native URI, unchanged.
 //!
-//! A prefix, so that nothing is lost on the way back and templates stay templates (G06). Schemes that mean something to
-//! hosts stay in front: `ui://x` of a server is `ui://server/x`, `skill://x` is `skill://server/x`.
+//! A prefix can be removed without loss, and URI templates remain templates (G06). Schemes that hosts recognise stay in
+//! front: a server's `ui://x` becomes `ui://server/x`, and `skill://x` becomes `skill://server/x`.
 
 use std::{borrow::Cow, fmt::Write, sync::LazyLock};
 
@@ -14,13 +14,13 @@ use memchr::memmem::Finder;
 use model::ServerName;
 
 const SCHEME: &str = "resource://";
-/// Schemes that hosts know by name: MCP Apps (SEP-1865), skills (SEP-2640).
-const KEPT: [&str; 2] = ["ui://", "skill://"];
+/// Schemes that hosts recognise: MCP Apps (SEP-1865), skills (SEP-2640).
+const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
 
-/// Made once: it costs as much as a search.
+/// Built once, since building it costs as much as a search.
 static URI_KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("uri\""));
 
-/// What the URIs of a server begin with.
+/// The prefix of all URIs of a server.
 #[must_use]
 pub fn prefix(server: &ServerName) -> String {
     let mut prefix = String::from(SCHEME);
@@ -35,23 +35,25 @@ pub fn prefix(server: &ServerName) -> String {
     prefix
 }
 
-/// What follows the scheme in a [`prefix`]: the server's name and a slash.
+/// The part of a [`prefix`] after the scheme: the server's name and a slash.
 #[must_use]
 pub fn label(prefix: &str) -> &str {
     prefix.strip_prefix(SCHEME).unwrap_or(prefix)
 }
 
-/// A server's own URI as clients see it.
+/// Converts a native URI to the exposed one.
 #[must_use]
 pub fn exposed(prefix: &str, native: &str) -> String {
-    let kept = KEPT.into_iter().find(|scheme| native.starts_with(scheme));
+    let kept = KEPT_SCHEMES
+        .into_iter()
+        .find(|scheme| native.starts_with(scheme));
     match kept {
         Some(scheme) => format!("{scheme}{}{}", label(prefix), &native[scheme.len()..]),
         None => format!("{prefix}{native}"),
     }
 }
 
-/// The server's [`label`] and the server's own URI, if `exposed` is one of ours.
+/// Splits an exposed URI into the server's [`label`] and the native URI. `None` if this gateway did not expose it.
 #[must_use]
 pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
     let after = |rest: &str| rest.find('/').map(|slash| slash + 1);
@@ -59,7 +61,7 @@ pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
         let (label, native) = rest.split_at(after(rest)?);
         return Some((label, native.into()));
     }
-    let scheme = KEPT
+    let scheme = KEPT_SCHEMES
         .into_iter()
         .find(|scheme| exposed.starts_with(scheme))?;
     let rest = &exposed[scheme.len()..];
@@ -67,7 +69,7 @@ pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
     Some((label, format!("{scheme}{native}").into()))
 }
 
-/// Puts `prefix` before every resource URI in the result of `asked`.
+/// Adds `prefix` to every resource URI in the result of a request with the method `asked`.
 pub fn expose_result(frame: &Frame, asked: &str, prefix: &str, splice: &mut Splice<'_>) {
     if frame.kind() != Kind::Result {
         return;
@@ -77,7 +79,7 @@ pub fn expose_result(frame: &Frame, asked: &str, prefix: &str, splice: &mut Spli
     let mut expose = |span: Option<Span>| expose_at(text, span, prefix, splice);
     match asked {
         method::TOOLS_CALL => {
-            // Most results hold no resource: one search instead of a walk over every block.
+            // Most results hold no resource. One search is cheaper than walking over every block.
             if URI_KEY.find(frame.body()).is_none() {
                 return;
             }
@@ -134,7 +136,7 @@ pub fn expose_result(frame: &Frame, asked: &str, prefix: &str, splice: &mut Spli
     }
 }
 
-/// The URI of a content block: a resource link's own, or that of an embedded resource.
+/// The URI of a content block: of a resource link or of an embedded resource.
 fn block_uris(text: &[u8], block: Span, expose: &mut impl FnMut(Option<Span>)) {
     let Some(block) = Object::at(text, block) else {
         return;
@@ -151,7 +153,7 @@ fn block_uris(text: &[u8], block: Span, expose: &mut impl FnMut(Option<Span>)) {
     }
 }
 
-/// Puts `prefix` before the URIs of a skill's entry.
+/// Adds `prefix` to the URIs of a skill entry.
 pub fn expose_skill(text: &[u8], entry: Span, prefix: &str, splice: &mut Splice<'_>) {
     let Some(entry) = Object::at(text, entry) else {
         return;
@@ -167,26 +169,26 @@ pub fn expose_skill(text: &[u8], entry: Span, prefix: &str, splice: &mut Splice<
     }
 }
 
-/// Puts `prefix` before the URI of the view that a tool names in its `_meta`, in the present and in the older key
-/// (ext-apps 2026-01-26 "Resource Discovery").
+/// Adds `prefix` to the view URI in a tool's `_meta`, under the current and the older key (ext-apps 2026-01-26
+/// "Resource Discovery").
 pub fn expose_tool(text: &[u8], tool: &Object<'_>, prefix: &str, splice: &mut Splice<'_>) {
     let Some(own) = tool.object("_meta") else {
         return;
     };
     let present = own.object("ui").and_then(|ui| ui.find("resourceUri"));
     for span in [present, own.find("ui/resourceUri")] {
-        // Whatever is no `ui://` URI is not one of a view.
+        // Only `ui://` URIs are views.
         let is_view = |span: &Span| scheme_end(text, span.start + 1).is_some();
         expose_at(text, span.filter(is_view), prefix, splice);
     }
 }
 
-/// Where the URI at `start` (within a JSON string) goes on behind a scheme that stays in front.
+/// The end of the kept scheme of the URI at `start` (inside a JSON string), if it has one.
 fn scheme_end(text: &[u8], start: usize) -> Option<usize> {
-    KEPT.into_iter().find_map(|scheme| {
+    KEPT_SCHEMES.into_iter().find_map(|scheme| {
         let mut at = start;
         for byte in scheme.bytes() {
-            // JSON may write a slash as `\/`.
+            // JSON may escape a slash as `\/`.
             if byte == b'/' && text.get(at) == Some(&b'\\') {
                 at += 1;
             }
@@ -199,7 +201,7 @@ fn scheme_end(text: &[u8], start: usize) -> Option<usize> {
     })
 }
 
-/// Makes the URI that is the string at `span` one that clients see.
+/// Converts the URI in the string at `span` to the exposed one.
 pub fn expose_at(text: &[u8], span: Option<Span>, prefix: &str, splice: &mut Splice<'_>) {
     if let Some(span) = span.filter(|span| text.get(span.start) == Some(&b'"')) {
         let inside = span.start + 1;

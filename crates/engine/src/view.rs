@@ -1,7 +1,7 @@
-//! What one caller sees: an immutable snapshot of the catalogs of its servers, under its naming policy.
+//! The view of one scope: an immutable snapshot of its servers' catalogs, named according to a naming policy.
 //!
-//! Two kinds. The *merged* view of many servers gives every tool, prompt and resource a name of its own and
-//! says in `_meta` whose it is. The view of *one* server leaves everything as the server said it.
+//! There are two kinds. A *merged* view of several servers gives every tool, prompt and resource a unique name and
+//! names its server in `_meta`. A *single* view, of one server, leaves everything as the server sent it.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -38,24 +38,24 @@ use crate::{
 
 /// The `_meta` key that names a tool's server (G01).
 pub const SERVER_KEY: &str = "dev.toolwharf/server";
-/// The `_meta` key that names the project whose own the server is, where callers see those of all.
+/// The `_meta` key that names the project that owns the server. Used where callers see servers of all projects.
 pub const PROJECT_KEY: &str = "dev.toolwharf/project";
-/// The `_meta` key of a list that names the servers whose part in it is remembered, not fresh.
+/// The `_meta` key of a list that names the servers whose remembered catalog was used.
 pub const STALE_KEY: &str = "dev.toolwharf/stale";
 
-/// Projects' own servers that one list over all projects may start; where there are more, it starts none.
-const WOKEN: usize = 64;
+/// A list over all projects starts project-owned servers only if there are at most this many.
+const MAX_WOKEN_SERVERS: usize = 64;
 
-/// What a name leads to.
+/// The target of a name.
 enum Meant<'v> {
     Offered(&'v Entry),
     KeptBack(&'v Entry, &'v KeptBack),
 }
 
-/// A snapshot.
+/// A snapshot of what one scope sees.
 pub struct View {
     pub scope: Scope,
-    /// Enabled servers, in the order of the configuration.
+    /// Enabled servers, in configuration order.
     pub servers: Vec<Arc<Server>>,
     identity: Identity,
     entries: [Vec<Entry>; 4],
@@ -63,23 +63,23 @@ pub struct View {
     prompts: HashMap<Arc<str>, Route>,
     /// Tools that are kept back.
     kept: Vec<Entry>,
-    /// Exposed names of the tools that show views, where several servers have such.
+    /// Exposed names of the tools with a view (MCP Apps), if several servers have such tools.
     with_views: HashSet<Arc<str>>,
-    /// Per list, per era.
+    /// By list and era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
-    /// Per list, whether a client may have it because it had the same from an earlier snapshot.
+    /// By list: whether clients may have it from an earlier snapshot with the same list.
     inherited: [AtomicBool; 4],
     settled: bool,
-    /// Servers whose part in it is remembered: JSON text of their names, if there are any.
+    /// Names of the servers whose remembered catalog is used, as a JSON array, if there are any.
     stale: Option<String>,
-    /// Whether nobody has needed some server in it: whoever wants a list starts it.
+    /// True if a server in it is still idle. A request for a list starts it.
     sleeps: bool,
-    /// Tools of the one server of a single view that are switched off, for all or for the project.
+    /// Disabled tools of the server of a single view, for everyone or for the project.
     off: BTreeSet<NativeName>,
 }
 
 impl View {
-    /// Makes a snapshot of what `servers` offer right now.
+    /// Takes a snapshot of what `servers` currently offer.
     pub(crate) fn build(
         scope: &Scope,
         servers: Vec<Arc<Server>>,
@@ -87,8 +87,8 @@ impl View {
         identity: &Identity,
     ) -> Self {
         let project = scope.project.as_ref().and_then(|id| fleet.project_view(id));
-        // Asked before the catalogs are looked at: of a server that settles meanwhile it is not known here what it offers,
-        // and whoever finds a tool missing in a settled view does not look again.
+        // Read this before the catalogs. If a server settled in between, its tools might be missing from a view marked
+        // as settled, and callers do not look again in a settled view.
         let settled = awaited(&servers, scope).all(|server| server.is_settled());
         let sleeps = awaited(&servers, scope).any(|server| server.is_idle());
         let policy = project
@@ -198,50 +198,49 @@ impl View {
         }
     }
 
-    /// Whether this is one server as it is.
+    /// Returns whether this is the unmodified view of one server.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.scope.server.is_some()
     }
 
-    /// Whether a tool of a single view is switched off, be it listed or not.
+    /// Returns whether a tool is disabled in a single view, whether or not the server lists it.
     #[must_use]
     pub fn is_off(&self, native: &str) -> bool {
         self.off.contains(native)
     }
 
-    /// Whether no server in it is still in its first start.
+    /// Returns whether no server in it is in its first start.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Whether some server in it is in its first start, and nobody knows what it offers.
+    /// Returns whether a server in it is in its first start and its catalog is unknown.
     pub(crate) fn is_starting(&self) -> bool {
         self.awaited().any(|server| server.is_in_first_start())
     }
 
-    /// Whether a client may have this list as it is here.
+    /// Returns whether a client may hold this version of the list.
     pub(crate) fn knows(&self, kind: ListKind) -> bool {
         let rendered = &self.rendered[kind as usize];
         rendered.iter().any(|list| list.get().is_some())
             || self.inherited[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether a client may have any of its lists.
+    /// Returns whether a client may hold any of its lists.
     pub(crate) fn is_known(&self) -> bool {
         ListKind::ALL.into_iter().any(|kind| self.knows(kind))
     }
 
-    /// Whoever has the list of `before` has this one.
+    /// Notes that clients with the list of `before` have the same list here.
     pub(crate) fn inherit(&self, before: &Self, kind: ListKind) {
         if before.knows(kind) {
             self.inherited[kind as usize].store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the list of `now` is this one. What was remembered and is fresh now is another one for clients that were
-    /// told that it is stale.
+    /// Returns whether `now` has the same list. A list that clients got marked as stale differs from the fresh one.
     pub(crate) fn has_same(&self, now: &Self, kind: ListKind) -> bool {
         let (before, after) = (&self.entries[kind as usize], &now.entries[kind as usize]);
         let told = self.knows(kind);
@@ -251,26 +250,27 @@ impl View {
             })
     }
 
-    /// Starts what nobody has needed yet, for somebody wants to know what there is.
+    /// Starts the idle servers, because a list is requested.
     pub(crate) fn wake(&self) {
         if self.sleeps {
             self.awaited().for_each(|server| server.want());
         }
     }
 
-    /// The servers that a list of this view may start, and wait for; in the order of the configuration.
+    /// The servers that a list of this view may start and wait for, in configuration order.
     pub fn awaited(&self) -> impl Iterator<Item = &Arc<Server>> {
         awaited(&self.servers, &self.scope)
     }
 
-    /// The result of a list method, for a client of the era: JSON text.
+    /// The result of a list method for a client of the era, as JSON text.
     #[must_use]
     pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
         let slot = &self.rendered[kind as usize][usize::from(era == Era::Modern)];
         slot.get_or_init(|| self.render(kind, era, |_| true))
     }
 
-    /// [`View::list`] of tools for a session with instances of its own: of their servers, what they list.
+    /// [`View::list`] of tools for a session with separate instances. Of their servers, it contains only the tools that
+    /// these instances list.
     pub(crate) fn own_tools(&self, era: Era, own: &[(Arc<Server>, Names)]) -> Bytes {
         self.render(ListKind::Tools, era, |entry| {
             let mut own = own.iter();
@@ -344,8 +344,8 @@ impl View {
         splice.apply(raw)
     }
 
-    /// Says in `_meta` whose the item is. Ours alone: what a server (another gateway, perhaps) says there is
-    /// not who it is to us.
+    /// Names the item's server in `_meta`. An existing value is replaced: a server, such as another gateway, may have
+    /// set it.
     fn mark<'t>(
         &self,
         entry: &Entry,
@@ -390,7 +390,7 @@ impl View {
         }
     }
 
-    /// What every modern result of our own carries: members without braces.
+    /// The members of every modern result generated by the gateway, without braces.
     pub(crate) fn modern_members(&self, more_meta: Option<&str>) -> String {
         format!(
             "\"resultType\":\"complete\",\"ttlMs\":0,\"cacheScope\":\"private\",\"_meta\":{{\"{}\":{}{}{}}}",
@@ -410,13 +410,13 @@ impl View {
             )
     }
 
-    /// What the one server of a single view said of itself.
+    /// The server info of a single view's server.
     fn only_info(&self) -> Option<mcp::client::ServerInfo> {
         let server = self.servers.first().filter(|_| self.is_single())?;
         server.catalog().info.clone()
     }
 
-    /// `ServerCapabilities` towards a client: JSON text.
+    /// The `ServerCapabilities` for a client, as JSON text.
     #[must_use]
     pub fn capabilities(&self, era: Era) -> String {
         let only = self.servers.first().filter(|_| self.is_single());
@@ -426,7 +426,7 @@ impl View {
         }
     }
 
-    /// The result of `initialize`: JSON text.
+    /// The result of `initialize`, as JSON text.
     #[must_use]
     pub fn initialize(&self, version: Version) -> String {
         format!(
@@ -437,7 +437,7 @@ impl View {
         )
     }
 
-    /// The result of `server/discover`: JSON text.
+    /// The result of `server/discover`, as JSON text.
     #[must_use]
     pub fn discover(&self) -> String {
         format!(
@@ -471,18 +471,18 @@ impl View {
         }
     }
 
-    /// Where a tool's name leads.
+    /// The target of a tool name.
     ///
     /// # Errors
-    /// -32602 that says what there is instead (G04).
+    /// -32602. The message names alternatives (G04).
     pub fn tool(&self, name: &str) -> Result<Route, RpcError> {
         self.route(&self.tools, ListKind::Tools, name)
     }
 
-    /// Where a prompt's name leads.
+    /// The target of a prompt name.
     ///
     /// # Errors
-    /// -32602 that says what there is instead.
+    /// -32602. The message names alternatives.
     pub fn prompt(&self, name: &str) -> Result<Route, RpcError> {
         self.route(&self.prompts, ListKind::Prompts, name)
     }
@@ -508,8 +508,8 @@ impl View {
         Err(refusals::unknown(kind, name, &same))
     }
 
-    /// What a name that is nobody's exposed one leads to. `server__tool` always leads there, so that a name that once had
-    /// its prefix keeps working; a server's own name for a tool only if nothing that is offered has it.
+    /// Resolves a name that is not an exposed name. `server__tool` always works, so that a name that once needed the
+    /// prefix stays valid. A kept-back tool's native name is recognised only if no offered tool has it.
     fn meant(&self, kind: ListKind, name: &str) -> Option<Meant<'_>> {
         let offered = &self.entries[kind as usize];
         let kept = || {
@@ -545,7 +545,7 @@ impl View {
         kept().find(|(entry, _)| entry.name() == name).map(found)
     }
 
-    /// Why a tool of this name is kept back, if it leads to one that is.
+    /// The reason, if the name leads to a tool that is kept back.
     #[must_use]
     pub fn kept_back(&self, name: &str) -> Option<String> {
         match self.meant(ListKind::Tools, name)? {
@@ -556,7 +556,8 @@ impl View {
         }
     }
 
-    /// Why this tool of a server is kept back, if it is; `name`: as the server or its project calls it.
+    /// Why this tool of a server is kept back, if it is. `name` is the exposed name, or the name given by the server or
+    /// its project.
     #[must_use]
     pub fn kept_back_of(&self, server: &ServerName, name: &str) -> Option<String> {
         let is_meant = |entry: &&Entry| {
@@ -567,17 +568,18 @@ impl View {
         Some(refusals::kept_back(&self.scope, name, entry, why).message)
     }
 
-    /// Whether a tool shows a view, in a merged view in which several servers do so.
+    /// Returns whether a tool has a view (MCP Apps). Known only in a merged view in which several servers have such
+    /// tools.
     pub(crate) fn has_view(&self, exposed: &str) -> bool {
         self.with_views.contains(exposed)
     }
 
-    /// Whether it matters which views a client opens.
+    /// Returns whether the gateway has to track which views a client opens.
     pub(crate) fn has_views(&self) -> bool {
         !self.with_views.is_empty()
     }
 
-    /// The servers that have a tool which they call so, if it goes by that name.
+    /// The servers that offer a tool with this native name.
     pub(crate) fn servers_with_tool(&self, native: &str) -> Vec<&Arc<Server>> {
         self.entries[ListKind::Tools as usize]
             .iter()
@@ -586,11 +588,11 @@ impl View {
             .collect()
     }
 
-    /// Where a native name leads in the view of this one server, whatever clients see the tool as; `None` if the server
-    /// does not list the tool.
+    /// The target of a native name in the view of this one server, independent of the exposed names. `None` if the
+    /// server does not list the tool.
     ///
     /// # Errors
-    /// -32602 for a tool that is switched off or kept back.
+    /// -32602 for a tool that is disabled or kept back.
     pub(crate) fn native_route(
         &self,
         server: &Arc<Server>,
@@ -617,7 +619,7 @@ impl View {
         Ok(None)
     }
 
-    /// Where a server's own name for a tool leads.
+    /// The target of a server's native tool name.
     pub(crate) fn native_tool(&self, server: &Arc<Server>, native: &str) -> Option<Route> {
         let entry = self.entries[ListKind::Tools as usize]
             .iter()
@@ -625,12 +627,12 @@ impl View {
         self.tools.get(&entry.exposed).cloned()
     }
 
-    /// The server that a resource's URI leads to, and its own URI there.
+    /// The server of a resource URI, and the native URI there.
     ///
-    /// A merged view also takes a server's own URI, if it is clear whose it is.
+    /// A merged view also accepts native URIs, if only one server comes into question.
     ///
     /// # Errors
-    /// The era's own code for a resource that does not exist.
+    /// The error code of the era for a missing resource.
     pub fn resource(&self, exposed: &str, era: Era) -> Result<(Arc<Server>, String), RpcError> {
         let unknown = || {
             let code = if era == Era::Modern {
@@ -680,13 +682,13 @@ impl View {
         }
     }
 
-    /// How many items a list has.
+    /// Number of items in a list.
     #[must_use]
     pub fn len(&self, kind: ListKind) -> usize {
         self.entries[kind as usize].len()
     }
 
-    /// The names of a list with their servers and native names, in order.
+    /// Exposed names of a list, with server, native name and raw item, in order.
     pub fn names(&self, kind: ListKind) -> impl Iterator<Item = (&str, &ServerName, &str, &Bytes)> {
         self.entries[kind as usize].iter().map(|entry| {
             (
@@ -717,13 +719,14 @@ fn with_views(tools: &[Entry], single: bool) -> HashSet<Arc<str>> {
 
 fn awaited<'s>(servers: &'s [Arc<Server>], scope: &Scope) -> impl Iterator<Item = &'s Arc<Server>> {
     let is_owned = |server: &&Arc<Server>| server.spec.owner.is_some();
-    let too_many = scope.project.is_none() && servers.iter().filter(is_owned).count() > WOKEN;
+    let too_many =
+        scope.project.is_none() && servers.iter().filter(is_owned).count() > MAX_WOKEN_SERVERS;
     servers
         .iter()
         .filter(move |server| !too_many || !is_owned(server))
 }
 
-/// Names of servers whose items are remembered ones: a JSON array.
+/// Names of servers with a remembered catalog, as a JSON array.
 fn stale(servers: &[Arc<Server>], scope: &Scope) -> Option<String> {
     let names: Vec<String> = servers
         .iter()

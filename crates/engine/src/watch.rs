@@ -1,4 +1,4 @@
-//! What clients watch: resources, and the lists of a scope.
+//! Subscriptions of clients: to resources and to list changes.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Gateway {
             let first = hub.watch(&listener, server.key(), &native, &exposed, most);
             let Some(first) = first else {
                 return Err(RpcError::internal(
-                    "this client watches as many resources as it may (`max_subscriptions`): unsubscribe from some",
+                    "this client has reached its limit of watched resources (`max_subscriptions`): unsubscribe from some",
                 ));
             };
             let answer = self
@@ -60,7 +60,7 @@ impl Gateway {
         Ok(Answer::result(frame, b"{}"))
     }
 
-    /// Makes sure that the server tells us of a resource; the answer is fit for a legacy client.
+    /// Subscribes to a resource at the server. Returns the answer for a legacy client.
     async fn watch_upstream(
         &self,
         caller: &Caller,
@@ -75,7 +75,7 @@ impl Gateway {
                 server.upstream.add_acknowledged(native).await;
                 Answer::result(frame, b"{}")
             }
-            // It is asked even if somebody else watches the same: its own word on it is the answer.
+            // The server is asked even if another client watches the resource, so that the answer is its own.
             _ => {
                 let answer = relay(&self.shared, caller, frame, target).await;
                 if answer.code.is_none() {
@@ -99,7 +99,7 @@ impl Gateway {
         }
     }
 
-    /// Ends all that a listener watches.
+    /// Removes all subscriptions of a listener.
     pub(crate) async fn forget(&self, listener: &Listener) {
         let fleet = self.shared.fleet();
         for (key, native) in Hub::watched_by(listener) {
@@ -111,8 +111,7 @@ impl Gateway {
         }
     }
 
-    /// `subscriptions/listen` of a modern client: runs until it is cancelled (2026-07-28
-    /// basic/patterns/subscriptions).
+    /// `subscriptions/listen` of a modern client. Runs until it is cancelled (2026-07-28 basic/patterns/subscriptions).
     pub(crate) async fn listen(&self, caller: &Caller, frame: &Frame) -> Result<Answer, RpcError> {
         let wanted = frame
             .object()
@@ -183,7 +182,7 @@ impl Gateway {
         ))
     }
 
-    /// Watches a resource for a modern client; whether its server agrees.
+    /// Watches a resource for a modern client. Returns whether the server supports it.
     async fn watch_for(&self, listener: &Arc<Listener>, view: &View, exposed: &str) -> bool {
         let Ok((server, native)) = view.resource(exposed, Era::Modern) else {
             return false;
@@ -193,7 +192,7 @@ impl Gateway {
             .info
             .as_ref()
             .is_some_and(|info| info.flag("resources", "subscribe"));
-        // What the common instance may watch is what somebody else may see.
+        // The shared instance uses another user's sign-in, and so may see other resources.
         if !subscribes || server.is_personal {
             return false;
         }
@@ -227,7 +226,7 @@ impl Gateway {
     }
 }
 
-/// Ends what a modern listener watches when its request ends, however it does.
+/// Removes the subscriptions of a modern listener when its request ends, in whatever way.
 struct Listening {
     gateway: Gateway,
     registration: Option<Registration>,

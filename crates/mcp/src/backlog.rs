@@ -1,10 +1,10 @@
-//! What waits for clients to read it, over all queues.
+//! A budget for data that waits to be read by clients, shared by all queues.
 //!
-//! Each queue has bounds of its own; those of thousands of clients that stop reading add up. So everything that waits
-//! is charged to the [`Account`] of a client's connection or session, and once all accounts together hold more than
-//! they may, the slowest are cut off: whoever has had most waiting for the longest time without taking any of it.
+//! Each queue is bounded, but the queues of thousands of stalled clients add up. All waiting data is therefore charged
+//! to an [`Account`] per connection or session. When the accounts together exceed the limit, the slowest clients are
+//! cut off first: those with the highest product of waiting bytes and time since they last read anything.
 //!
-//! Absent: what being cut off means. The owner of an account finds out ([`Account::is_cut`]), or is woken.
+//! Deliberately absent: what a cut-off does. The owner of an account checks [`Account::is_cut`] or is woken.
 
 use std::{
     collections::HashMap,
@@ -20,26 +20,25 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// An account that once held so many bytes is looked at when somebody has to be cut off.
-const LISTED_BYTES: usize = 16 << 10;
+/// An account is considered for a cut-off once it has held this many bytes.
+const MIN_LISTED_BYTES: usize = 16 << 10;
 
-/// All accounts.
 #[derive(Debug)]
 pub struct Backlog {
     limit: AtomicUsize,
-    /// Signed: while an account is being cut off it may be taken off before it was put on.
+    /// Signed, because a concurrent cut-off can subtract bytes before [`Account::add`] has added them.
     total: AtomicI64,
     born: Instant,
     listed: Mutex<HashMap<usize, Weak<Account>>>,
 }
 
-/// What waits for one client's connection, or in one session.
+/// The bytes that wait for one client connection or one session.
 pub struct Account {
     backlog: Arc<Backlog>,
     bytes: AtomicUsize,
     listed: AtomicBool,
     cut: AtomicBool,
-    /// When anything was last taken, in milliseconds after the backlog's birth. Kept from when it is listed.
+    /// When the client last read something, in milliseconds after `born`. Maintained once the account is listed.
     moved: AtomicU64,
     waker: AtomicWaker,
     on_cut: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -52,7 +51,7 @@ impl fmt::Debug for Account {
 }
 
 impl Backlog {
-    /// Accounts that together hold `limit` bytes at most.
+    /// Limits all accounts together to `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -67,7 +66,7 @@ impl Backlog {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Bytes that wait.
+    /// Bytes waiting in all accounts.
     #[must_use]
     pub fn bytes(&self) -> usize {
         usize::try_from(self.total.load(Ordering::Relaxed)).unwrap_or(0)
@@ -90,8 +89,8 @@ impl Backlog {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Cuts off whoever is slowest until what is left is within the limit. Runs what accounts have to do when they are
-    /// cut off, so it is not to be called with a lock held that they take.
+    /// Cuts off the slowest clients until the total is within the limit. Runs their `on_cut` callbacks, so do not call
+    /// it while holding a lock that those take.
     pub fn settle(&self) {
         while self.bytes() > self.limit.load(Ordering::Relaxed) {
             let now = self.now();
@@ -102,7 +101,7 @@ impl Backlog {
                     let bytes = account.bytes.load(Ordering::Relaxed);
                     (bytes as u128 * u128::from(age), account)
                 });
-                // Accounts are dropped outside of the lock, which their drop takes.
+                // Dropping an account takes the lock, so the accounts are dropped after it is released.
                 let waiting: Vec<_> = waiting.collect();
                 drop(listed);
                 let waiting = waiting.into_iter().filter(|(score, _)| *score > 0);
@@ -115,7 +114,8 @@ impl Backlog {
 }
 
 impl Account {
-    /// Notes that so many bytes wait; whether they may. Follow it with [`Backlog::settle`] where no lock is held.
+    /// Charges `bytes` to the account. Returns `false` if the account is cut off. Call [`Backlog::settle`] afterwards,
+    /// without holding a lock.
     #[must_use]
     pub fn add(self: &Arc<Self>, bytes: usize) -> bool {
         if self.is_cut() {
@@ -127,20 +127,20 @@ impl Account {
         if before == 0 && self.listed.load(Ordering::Relaxed) {
             self.moved.store(self.backlog.now(), Ordering::Relaxed);
         }
-        if before + bytes >= LISTED_BYTES && !self.listed.swap(true, Ordering::Relaxed) {
+        if before + bytes >= MIN_LISTED_BYTES && !self.listed.swap(true, Ordering::Relaxed) {
             self.moved.store(self.backlog.now(), Ordering::Relaxed);
             let weak = Arc::downgrade(self);
             self.backlog.listed.lock().insert(self.key(), weak);
         }
         if self.is_cut() {
-            // Just now: it may have been before this was put on.
+            // Cut off concurrently, perhaps before the bytes were added: subtract them again.
             self.take(usize::MAX);
             return false;
         }
         true
     }
 
-    /// Notes that so many bytes were taken, or given up.
+    /// Releases `bytes` that were read or discarded.
     pub fn sub(&self, bytes: usize) {
         if bytes > 0 && self.bytes.load(Ordering::Relaxed) > 0 {
             self.take(bytes);
@@ -172,29 +172,28 @@ impl Account {
         }
     }
 
-    /// Whether the client was cut off: nothing is kept for it any more.
+    /// Returns true if the client was cut off. Nothing is queued for it from then on.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// Who is woken when the client is cut off; the last one counts.
+    /// Registers the task to wake at a cut-off. The last registration replaces earlier ones.
     pub fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 
-    /// What is done when the client is cut off; the first one counts.
+    /// Sets the callback for a cut-off. Only the first one is kept.
     pub fn on_cut(&self, does: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_cut.set(Box::new(does));
     }
 
-    /// All accounts.
     #[must_use]
     pub fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
     }
 
-    /// Bytes that wait.
+    /// Bytes waiting in this account.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -214,7 +213,7 @@ impl Drop for Account {
     }
 }
 
-/// Bytes that wait somewhere, taken off their account when this is dropped.
+/// Bytes charged to an account until this value is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -222,7 +221,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Follow it with [`Backlog::settle`] where no lock is held.
+    /// Charges `bytes`. Call [`Backlog::settle`] afterwards, without holding a lock.
     #[must_use]
     pub fn new(account: &Arc<Account>, bytes: usize) -> Self {
         let bytes = if account.add(bytes) { bytes } else { 0 };
@@ -258,17 +257,17 @@ mod tests {
         assert!(large.add(300 * KIB));
         backlog.settle();
         assert!(!stalled.is_cut(), "there was room");
-        // Now there is not.
+        // This exceeds the limit.
         assert!(large.add(200 * KIB));
         backlog.settle();
         assert!(stalled.is_cut());
         assert!([&reading, &small, &large].iter().all(|it| !it.is_cut()));
         assert_eq!(backlog.bytes(), (299 + 20 + 500) * KIB);
-        // What was cut off counts no more, whatever is done with it.
+        // A cut-off account no longer counts, whatever is added to it or subtracted from it.
         stalled.sub(300 * KIB);
         assert!(!stalled.add(KIB));
         assert_eq!(backlog.bytes(), 819 * KIB);
-        // All at once, and nobody has taken any of it: the one with most.
+        // No time has passed and no client has read, so the account with the most bytes is cut off.
         small.sub(KIB);
         assert!(large.add(500 * KIB));
         backlog.settle();

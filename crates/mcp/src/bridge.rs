@@ -1,8 +1,8 @@
-//! Between the eras: what a message needs so that the other side understands it.
+//! Translation between the eras: adapts a message so that the other side understands it.
 //!
-//! Pure functions over frames. Between equals nothing is touched. What each direction changes is the list in
-//! the design: `_meta` keys of the protocol itself, `resultType`, `ttlMs`, `cacheScope`, `inputResponses`,
-//! `requestState`, and error codes that only one era has.
+//! Pure functions over frames. Messages between peers of the same era are left alone. Translated are the protocol's
+//! `_meta` keys, `resultType`, `ttlMs`, `cacheScope`, `inputResponses`, `requestState`, and error codes that exist in
+//! one era only.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::{
     protocol::{meta, method},
 };
 
-/// What the client of a legacy conversation said of itself: what a modern server wants on every request.
+/// A legacy client's description of itself. Modern servers expect it on every request.
 #[derive(Debug, Clone)]
 pub struct ClientFace {
     /// `Implementation`: JSON text.
@@ -26,7 +26,7 @@ pub struct ClientFace {
     pub log_level: Option<&'static str>,
 }
 
-/// Makes a request of one era fit a server of another.
+/// Adapts a request from a client of one era to a server of another.
 pub fn request_up(
     frame: &Frame,
     client: Era,
@@ -41,7 +41,7 @@ pub fn request_up(
     }
 }
 
-/// Puts the members of `_meta` that a modern request needs behind `out`, without braces.
+/// Appends the `_meta` members of a modern request to `out`, without braces.
 fn put_modern_meta(out: &mut Vec<u8>, face: &ClientFace) {
     for piece in [
         "\"",
@@ -66,7 +66,7 @@ fn put_modern_meta(out: &mut Vec<u8>, face: &ClientFace) {
     }
 }
 
-/// Adds what a modern request needs to `params._meta`, which is made if there is none.
+/// Adds the members that a modern request needs to `params._meta`. Creates the object if it is missing.
 fn add_meta(frame: &Frame, face: &ClientFace, splice: &mut Splice<'_>) {
     let text = frame.text();
     let (object, before, after) = match (frame.object(), frame.meta()) {
@@ -100,7 +100,7 @@ fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {
     }
 }
 
-/// Takes several members out of one object. Neighbours that go together take their commas with them.
+/// Removes several members from one object. Adjacent members are removed together with the commas between them.
 fn remove_all<const N: usize>(
     text: &[u8],
     object: &Span,
@@ -119,7 +119,8 @@ fn remove_all<const N: usize>(
         }
         let start = member.key.start - 1;
         let span = match kept_first {
-            // Before the first that stays: up to the next member. After it: from the end of the one before.
+            // Before the first member that is kept: remove up to the next member. After it: remove from the end of the
+            // previous one.
             Some(first) if at < first => start..members[at + 1].key.start - 1,
             Some(_) => members[at - 1].value.end..member.value.end,
             None => {
@@ -133,10 +134,10 @@ fn remove_all<const N: usize>(
     }
 }
 
-/// What modern results say of themselves.
-const PARTS: [Part; 3] = [Part::ResultType, Part::TtlMs, Part::CacheScope];
+/// The members that only modern results have.
+const MODERN_PARTS: [Part; 3] = [Part::ResultType, Part::TtlMs, Part::CacheScope];
 
-/// Makes a server's response fit a client of another era. `asked` is the method it answers.
+/// Adapts a server's response to a client of another era. `asked` is the method of the request.
 pub fn response_down(
     frame: &Frame,
     client: Era,
@@ -147,7 +148,7 @@ pub fn response_down(
     match (frame.kind(), client, server) {
         (Kind::Result, Era::Modern, Era::Legacy) => {
             let Some(result) = frame.object() else { return };
-            let [kind, ttl, scope] = PARTS.map(|part| frame.part(part));
+            let [kind, ttl, scope] = MODERN_PARTS.map(|part| frame.part(part));
             let mut members: Vec<&str> = Vec::new();
             if kind.is_none() {
                 members.push("\"resultType\":\"complete\"");
@@ -166,7 +167,7 @@ pub fn response_down(
         }
         (Kind::Result, Era::Legacy, Era::Modern) => {
             if let Some(result) = frame.object() {
-                let spans = PARTS.map(|part| frame.part(part));
+                let spans = MODERN_PARTS.map(|part| frame.part(part));
                 remove_all(frame.text(), &result.span(), spans, splice);
             }
         }
@@ -200,7 +201,7 @@ fn is_cacheable(asked: &str) -> bool {
     )
 }
 
-/// Whether a modern result asks for input instead of answering (2026-07-28 basic/patterns/mrtr).
+/// Returns true if a modern result asks for input instead of a final result (2026-07-28 basic/patterns/mrtr).
 #[must_use]
 pub fn is_input_required(frame: &Frame) -> bool {
     frame
@@ -210,7 +211,7 @@ pub fn is_input_required(frame: &Frame) -> bool {
         == Some("input_required")
 }
 
-/// What an `input_required` result asks: key, method, `params` as JSON text.
+/// The input requests of an `input_required` result: key, method, and `params` as JSON text.
 #[must_use]
 pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
     let Some(requests) = frame
@@ -234,9 +235,8 @@ pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
         .collect()
 }
 
-/// The retry of a request: its text with `inputResponses` (key, JSON text) and the server's `requestState`.
-///
-/// The result is a frame again, so that more can be changed on its way.
+/// Builds the retry of a request, with `inputResponses` (key, JSON text) and the server's `requestState`. Returns a
+/// frame, so that later steps can rewrite it further.
 #[must_use]
 pub fn retry(frame: &Frame, responses: &[(String, Bytes)], state: Option<&str>) -> Option<Frame> {
     let params = frame.object()?;
@@ -299,13 +299,13 @@ pub fn capability_for(server_request: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether `capabilities` (JSON text) declares `name`.
+/// Returns true if `capabilities` (JSON text) has the member `name`.
 #[must_use]
 pub fn declares(capabilities: &[u8], name: &str) -> bool {
     Object::of(capabilities).is_some_and(|object| object.find(name).is_some())
 }
 
-/// What a modern request says of its client.
+/// A modern request's description of its client.
 #[derive(Debug, Clone)]
 pub struct ModernFace<'a> {
     pub version: Cow<'a, str>,
@@ -317,7 +317,7 @@ pub struct ModernFace<'a> {
 /// Reads `params._meta` of a modern request (2026-07-28 basic "Per-request protocol fields").
 ///
 /// # Errors
-/// -32602 naming the field that is missing or of the wrong type.
+/// -32602, naming the missing or mistyped field.
 pub fn modern_face(frame: &Frame) -> Result<ModernFace<'_>, RpcError> {
     let missing = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
     let own = frame.meta().ok_or_else(|| missing("`_meta` is missing"))?;
@@ -364,13 +364,13 @@ pub const LOG_LEVELS: [&str; 8] = [
     "emergency",
 ];
 
-/// The level as the specification spells it.
+/// Returns the static name of a valid log level.
 #[must_use]
 pub fn log_level(text: &str) -> Option<&'static str> {
     LOG_LEVELS.into_iter().find(|level| *level == text)
 }
 
-/// Whether a log message of `level` is for a client that wants `least` and worse.
+/// Returns true if a client with minimum level `least` wants log messages of `level`.
 #[must_use]
 pub fn is_logged(level: &str, least: &str) -> bool {
     let rank = |level: &str| {

@@ -1,12 +1,12 @@
-//! Keeps a gateway from standing behind itself, directly or through other gateways.
+//! Loop detection: prevents a gateway from being its own upstream, directly or through other gateways.
 //!
-//! A gateway says in its own requests that it is one: an empty object under [`KEY`] in `_meta`. A gateway that reads
-//! this adds to the `_meta` of its answer who it is and which gateways are behind it ([`Behind`]). The asker compares
-//! ([`Chain::judge`]). Everybody else sees nothing of it. Children of a gateway find the gateways above them in
-//! [`VARIABLE`], so that they know it before they start servers of their own.
+//! A gateway identifies itself in its requests with an empty object under [`KEY`] in `_meta`. A gateway that receives
+//! one adds its name and the gateways behind it ([`Behind`]) to the `_meta` of the response. The caller checks them
+//! ([`Chain::judge`]). Other clients and servers never see this exchange. A child process finds the gateways above it
+//! in [`VARIABLE`], so it knows them before it starts any servers.
 //!
-//! A gateway's name is random for each run. It ends with a digest of that and of the installation, so that another
-//! process of the same installation is recognised and nobody else learns which installation it is.
+//! A gateway's name is random for each run, followed by a digest of the random part and the installation. Other
+//! processes of the same installation can recognise the name; it does not reveal the installation to anyone else.
 
 use std::sync::Arc;
 
@@ -14,39 +14,39 @@ use sha2::{Digest, Sha256};
 
 use crate::json::{self, Object, quote};
 
-/// The `_meta` key of requests and answers.
+/// The `_meta` key in requests and responses.
 pub const KEY: &str = "dev.toolwharf/chain";
-/// The environment variable that names the gateways above a child, the outermost first, divided by commas.
+/// The environment variable with the names of the gateways above a child, outermost first, separated by commas.
 pub const VARIABLE: &str = "TOOLWHARF_CHAIN";
-/// Most steps from one gateway to the next in a chain.
+/// Maximum number of hops in a chain of gateways.
 pub const MAX_HOPS: usize = 4;
-/// Most gateways of an answer that are looked at, and the longest name of one.
+/// Limits on the gateways read from one response: how many, and the bytes of each name.
 const MAX_BEHIND: usize = 256;
-const MAX_NAME: usize = 64;
-const MAX_REASON: usize = 300;
+const MAX_NAME_BYTES: usize = 64;
+const MAX_REASON_CHARS: usize = 300;
 
-/// A gateway's place among gateways.
+/// A gateway's position in the chain of gateways.
 #[derive(Debug, Clone)]
 pub struct Chain {
     installation: Arc<str>,
     own: Arc<str>,
-    /// Those that started this one, the outermost first.
+    /// The gateways that started this one, outermost first.
     above: Arc<[String]>,
 }
 
-/// What a gateway says of itself and of those that it is connected to.
+/// A gateway's report about itself and the gateways behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behind {
     pub gateway: String,
-    /// All gateways behind it, each once.
+    /// All gateways behind it, without duplicates.
     pub behind: Vec<String>,
-    /// Gateways in the longest row from here on, itself included.
+    /// Length of the longest chain from this gateway on, including itself.
     pub depth: usize,
-    /// Why it has no servers, if its place among gateways is the reason.
+    /// Why the gateway runs no servers, if its position in the chain is the reason.
     pub refused: Option<String>,
 }
 
-/// Why a gateway is not connected to.
+/// Why a connection to a gateway is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
     #[error("it is this Toolwharf itself; remove the entry")]
@@ -54,7 +54,7 @@ pub enum Blocked {
     #[error("it leads back to this Toolwharf through another one; remove the entry here or there")]
     Circle,
     #[error(
-        "it is the first of {depth} Toolwharfs in a row, with {above} before it; at most {MAX_HOPS} steps lead from one to the next"
+        "it starts a chain of {depth} Toolwharfs, with {above} before it; at most {MAX_HOPS} hops are allowed"
     )]
     TooLong { depth: usize, above: usize },
     #[error("{0}")]
@@ -62,7 +62,7 @@ pub enum Blocked {
 }
 
 impl Blocked {
-    /// Whether it can come right without a change of this gateway's own configuration.
+    /// Returns true if the problem can disappear without a change to this gateway's configuration.
     #[must_use]
     pub fn may_change(&self) -> bool {
         matches!(self, Self::Circle | Self::TooLong { .. })
@@ -70,13 +70,13 @@ impl Blocked {
 }
 
 impl Chain {
-    /// `inherited` is the value of [`VARIABLE`] where a client started this gateway.
+    /// `inherited` is the value of [`VARIABLE`] if this gateway was started by another one.
     #[must_use]
     pub fn new(installation: &str, inherited: Option<&str>) -> Self {
         let above = inherited
             .unwrap_or_default()
             .split(',')
-            .filter(|name| !name.is_empty() && name.len() <= MAX_NAME)
+            .filter(|name| !name.is_empty() && name.len() <= MAX_NAME_BYTES)
             .take(MAX_BEHIND)
             .map(str::to_owned)
             .collect();
@@ -89,7 +89,7 @@ impl Chain {
         }
     }
 
-    /// The value of [`VARIABLE`] for children.
+    /// The value of [`VARIABLE`] for child processes.
     #[must_use]
     pub fn for_children(&self) -> String {
         let mut all = String::new();
@@ -101,25 +101,25 @@ impl Chain {
         all
     }
 
-    /// Why this gateway must have no servers, if it must not: it would start itself over and over.
+    /// Why this gateway must not run servers: it would start itself repeatedly, or the chain is too long.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         if self.above.iter().any(|name| self.is_own(name)) {
             return Some(
-                "it is this Toolwharf itself: it works on the same data directory; remove the entry, or give the \
-                 other one a --data-dir of its own"
+                "it is this Toolwharf itself: it uses the same data directory; remove the entry, or give the \
+                 other one another --data-dir"
                     .to_owned(),
             );
         }
         (self.above.len() > MAX_HOPS).then(|| {
             format!(
-                "{} Toolwharfs have started one another; at most {MAX_HOPS} steps lead from one to the next",
+                "{} Toolwharfs started one another; at most {MAX_HOPS} hops are allowed",
                 self.above.len() + 1
             )
         })
     }
 
-    /// Whether a name is this gateway's, or that of another process of its installation.
+    /// Returns true if `name` is this gateway or another process of its installation.
     fn is_own(&self, name: &str) -> bool {
         *name == *self.own
             || name
@@ -127,10 +127,10 @@ impl Chain {
                 .is_some_and(|(random, own)| mark(random, &self.installation) == own)
     }
 
-    /// Whether a gateway that says this may be connected to.
+    /// Checks whether this gateway may connect to `other`.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it may not.
     pub fn judge(&self, other: &Behind) -> Result<(), Blocked> {
         if self.is_own(&other.gateway) {
             return Err(Blocked::Itself);
@@ -150,7 +150,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The member for the `_meta` of an answer, where these gateways are connected: JSON text.
+    /// The `_meta` member for a response, given the connected gateways: JSON text.
     pub fn answer<'b>(&self, connected: impl IntoIterator<Item = &'b Behind>) -> String {
         let mut names: Vec<&str> = Vec::new();
         let mut depth = 0;
@@ -177,7 +177,7 @@ impl Chain {
     }
 }
 
-/// The member for the `_meta` of a request that asks for [`Behind`]: JSON text.
+/// The `_meta` member of a request that asks for [`Behind`]: JSON text.
 #[must_use]
 pub fn question() -> String {
     format!("\"{KEY}\":{{}}")
@@ -188,11 +188,11 @@ impl Behind {
     #[must_use]
     pub fn of(result: &Object<'_>) -> Option<Self> {
         let own = result.object("_meta")?.object(KEY)?;
-        let short = |text: &str| text.chars().take(MAX_REASON).collect::<String>();
+        let short = |text: &str| text.chars().take(MAX_REASON_CHARS).collect::<String>();
         let behind = own.raw("behind").map(|array| {
             json::elements(array, 0..array.len())
                 .filter_map(|span| json::as_string(&array[span]))
-                .filter(|name| name.len() <= MAX_NAME)
+                .filter(|name| name.len() <= MAX_NAME_BYTES)
                 .take(MAX_BEHIND)
                 .map(std::borrow::Cow::into_owned)
                 .collect()
@@ -203,7 +203,7 @@ impl Behind {
         Some(Self {
             gateway: own
                 .string("gateway")
-                .filter(|name| name.len() <= MAX_NAME)?
+                .filter(|name| name.len() <= MAX_NAME_BYTES)?
                 .into_owned(),
             behind: behind.unwrap_or_default(),
             depth: depth.unwrap_or(1),
@@ -260,7 +260,7 @@ mod tests {
         }
         let one_more = Chain::new("more", None);
         let refused = one_more.judge(&last).expect_err("too long");
-        assert!(refused.to_string().contains("5 Toolwharfs in a row"));
+        assert!(refused.to_string().contains("a chain of 5 Toolwharfs"));
         assert!(refused.may_change());
     }
 
@@ -268,7 +268,7 @@ mod tests {
     fn children_know_who_is_above_them() {
         let root = Chain::new("root", None);
         assert_eq!(root.refusal(), None);
-        // The same installation again: it started itself.
+        // A second process of the same installation: the gateway started itself.
         let again = Chain::new("root", Some(&root.for_children()));
         assert!(again.refusal().is_some_and(|why| why.contains("itself")));
         assert!(matches!(

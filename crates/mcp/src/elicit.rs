@@ -1,7 +1,7 @@
-//! URL elicitation between the eras, as pure functions over frames.
+//! Translation of URL elicitations between the eras. Pure functions over frames.
 //!
-//! 2025-11-25 gives every such question an id, says when it is complete, and has an error for a request that has to wait
-//! for one (-32042). 2026-07-28 has none of that: a request comes back as `input_required`, and is made again.
+//! 2025-11-25 gives each URL elicitation an id, reports its completion, and has an error for a request that must wait
+//! for one (-32042). 2026-07-28 has neither ids nor that error: the request returns `input_required` and is retried.
 
 use bytes::Bytes;
 
@@ -12,17 +12,17 @@ use crate::{
     protocol::method,
 };
 
-/// The `requestState` of a request that has to be made again once URLs were opened. It says nothing: whoever makes it up
-/// makes the request again, which anybody may.
+/// The `requestState` of a request that is retried after its URLs were opened. It carries no information: a client that
+/// invents it only makes the request again, which any client may do.
 pub const STATE: &str = "twh-url";
 
-/// Whether params of `elicitation/create` ask for a URL to be opened.
+/// Returns true if these `elicitation/create` params ask for a URL to be opened.
 #[must_use]
 pub fn is_url(params: &[u8]) -> bool {
     Object::of(params).is_some_and(|params| params.string("mode").as_deref() == Some("url"))
 }
 
-/// Whether `capabilities` (JSON text) let a client be asked to open a URL.
+/// Returns true if a client with these `capabilities` (JSON text) can be asked to open a URL.
 #[must_use]
 pub fn opens_urls(capabilities: &[u8]) -> bool {
     Object::of(capabilities)
@@ -30,7 +30,8 @@ pub fn opens_urls(capabilities: &[u8]) -> bool {
         .is_some_and(|elicitation| elicitation.find("url").is_some())
 }
 
-/// Params of a URL elicitation with the `elicitationId` that 2025-11-25 wants, and that id: theirs, or else `fresh`.
+/// Adds the `elicitationId` that 2025-11-25 requires to the params of a URL elicitation. Returns the params and the id:
+/// an existing id, or else `fresh`.
 #[must_use]
 pub fn with_id(params: &Bytes, fresh: &str) -> (Bytes, String) {
     let Some(object) = Object::of(params) else {
@@ -45,20 +46,20 @@ pub fn with_id(params: &Bytes, fresh: &str) -> (Bytes, String) {
     (splice.apply(params), fresh.to_owned())
 }
 
-/// Whether a client's answer to an elicitation is a yes.
+/// Returns true if the client accepted an elicitation.
 #[must_use]
 pub fn is_accepted(answer: &[u8]) -> bool {
     Object::of(answer).is_some_and(|answer| answer.string("action").as_deref() == Some("accept"))
 }
 
-/// `notifications/elicitation/complete`.
 #[must_use]
 pub fn complete(id: &str) -> Frame {
     let params = format!("{{\"elicitationId\":{}}}", quote(id));
     Frame::notification(method::ELICITATION_COMPLETE, Some(params.as_bytes()))
 }
 
-/// What has to be opened before a request can be made: params of `elicitation/create`, if that is what the error says.
+/// The URL elicitations that an error response requires first, as params of `elicitation/create`. Empty for other
+/// responses.
 #[must_use]
 pub fn required(response: &Frame) -> Vec<Bytes> {
     if response.kind() != Kind::Error {
@@ -83,7 +84,7 @@ pub fn required(response: &Frame) -> Vec<Bytes> {
         .collect()
 }
 
-/// Whether a request that is made again says that some URL was not opened.
+/// Returns true if a retried request says that some URL was not opened.
 #[must_use]
 pub fn is_declined(frame: &Frame) -> bool {
     let responses = frame

@@ -1,19 +1,19 @@
-//! JSON-RPC errors and the codes the specification gives them.
+//! JSON-RPC errors and the codes that the specification assigns.
 
 use bytes::Bytes;
 
 use crate::json;
 
-/// JSON-RPC: the text is not JSON.
+/// JSON-RPC: not valid JSON.
 pub const PARSE_ERROR: i64 = -32700;
-/// JSON-RPC: JSON, but no request.
+/// JSON-RPC: valid JSON, but not a request.
 pub const INVALID_REQUEST: i64 = -32600;
 pub const METHOD_NOT_FOUND: i64 = -32601;
 pub const INVALID_PARAMS: i64 = -32602;
 pub const INTERNAL_ERROR: i64 = -32603;
-/// Legacy eras only (2025-11-25 server/resources "Error Handling"); modern ones say [`INVALID_PARAMS`].
+/// Legacy era only (2025-11-25 server/resources "Error Handling"). The modern era uses [`INVALID_PARAMS`].
 pub const RESOURCE_NOT_FOUND: i64 = -32002;
-/// Legacy eras only (2025-11-25 client/elicitation "URL Elicitation Required Error").
+/// Legacy era only (2025-11-25 client/elicitation "URL Elicitation Required Error").
 pub const URL_REQUIRED: i64 = -32042;
 /// 2026-07-28 basic "Error Codes".
 pub const HEADER_MISMATCH: i64 = -32020;
@@ -22,7 +22,7 @@ pub const MISSING_CAPABILITY: i64 = -32021;
 /// 2026-07-28 basic "Error Codes".
 pub const UNSUPPORTED_VERSION: i64 = -32022;
 
-/// A JSON-RPC error object, as it will be sent.
+/// A JSON-RPC error object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct RpcError {
@@ -76,11 +76,11 @@ impl RpcError {
         out
     }
 
-    /// Reads an error object; what is missing or odd becomes an internal error that says so.
+    /// Reads an error object. Missing or malformed fields become an internal error that says so.
     #[must_use]
     pub fn from_json(raw: &[u8]) -> Self {
         let Some(object) = json::Object::of(raw) else {
-            return Self::internal("the server's error is no object");
+            return Self::internal("the server's error is not an object");
         };
         let number = |raw: &[u8]| std::str::from_utf8(raw).ok()?.parse().ok();
         Self {

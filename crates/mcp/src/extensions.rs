@@ -1,6 +1,6 @@
-//! Extensions as capabilities of either side declare them (2026-07-28 basic "Extension Negotiation").
+//! Extensions declared in the capabilities of clients and servers (2026-07-28 basic "Extension Negotiation").
 //!
-//! Pure functions over capabilities as JSON text. What an extension means is not known here.
+//! Pure functions over capabilities as JSON text, without any knowledge of what an extension means.
 
 use std::borrow::Cow;
 
@@ -13,20 +13,19 @@ pub const UI: &str = "io.modelcontextprotocol/ui";
 /// The skills extension (SEP-2640).
 pub const SKILLS: &str = "io.modelcontextprotocol/skills";
 
-/// The settings of the extension `name` that `capabilities` declare: JSON text.
+/// The settings of the extension `name` in `capabilities`: JSON text.
 #[must_use]
 pub fn settings<'t>(capabilities: &'t [u8], name: &str) -> Option<&'t [u8]> {
     Object::of(capabilities)?.object("extensions")?.raw(name)
 }
 
-/// Whether `capabilities` declare the extension `name`.
+/// Returns true if `capabilities` declare the extension `name`.
 #[must_use]
 pub fn declares(capabilities: &[u8], name: &str) -> bool {
     settings(capabilities, name).is_some()
 }
 
-/// `capabilities` that declare the extension `name` as well; its settings are JSON text. What they declare of it
-/// already stays.
+/// Adds the extension `name` to `capabilities`, with `settings` as JSON text. An existing declaration is kept.
 #[must_use]
 pub fn with<'t>(capabilities: &'t [u8], name: &str, settings: &str) -> Cow<'t, [u8]> {
     let Some(object) = Object::of(capabilities) else {

@@ -1,4 +1,4 @@
-//! One JSON-RPC message: its text, and where in it the envelope stands.
+//! One JSON-RPC message: its text, and the spans of the envelope in it.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::{
     json::{self, Fault, Object, Span, Splice},
 };
 
-/// What a message is (JSON-RPC 2.0; 2026-07-28 basic "Messages").
+/// Message kinds (JSON-RPC 2.0; 2026-07-28 basic "Messages").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Request,
@@ -20,9 +20,9 @@ pub enum Kind {
     Error,
 }
 
-/// Keys of the envelope; another spelling of one of them is refused, for parsers disagree about it.
+/// Keys of the envelope. Other spellings of them are refused, because parsers disagree about those.
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
-/// Keys of `params` that routing or the bridge look at, in the order of [`Param`]; other spellings are refused.
+/// Keys of `params` that routing or the bridge use, in the order of [`Param`]. Other spellings are refused.
 const ROUTED: [&str; 8] = [
     "name",
     "uri",
@@ -34,10 +34,10 @@ const ROUTED: [&str; 8] = [
     "inputResponses",
 ];
 
-/// Keys of a result that the bridge looks at, in the order of [`Part`].
+/// Keys of a result that the bridge uses, in the order of [`Part`].
 const BRIDGED: [&str; 3] = ["resultType", "ttlMs", "cacheScope"];
 
-/// A member of a result that the bridge looks at.
+/// A member of a result that the bridge uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     ResultType,
@@ -45,7 +45,7 @@ pub enum Part {
     CacheScope,
 }
 
-/// A member of `params` that routing or the bridge look at.
+/// A member of `params` that routing or the bridge use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Param {
     Name,
@@ -68,31 +68,30 @@ pub struct Frame {
     id: Span,
     method: Method,
     body: Span,
-    /// Where the values of [`ROUTED`] stand in `params`, or those of [`BRIDGED`] in a result; 0..0 where there
-    /// is none.
+    /// Spans of the values of [`ROUTED`] in `params`, or of [`BRIDGED`] in a result. 0..0 if missing.
     routed: [(u32, u32); ROUTED.len()],
 }
 
 #[derive(Debug, Clone)]
 enum Method {
-    /// The usual case: the name stands in the text as it is.
+    /// The usual case: the name appears in the text without escapes.
     Plain(Span),
     /// Written with escapes (`"tools\/call"`).
     Escaped(Box<str>),
 }
 
-/// A text that is no acceptable message.
+/// A text that was refused as a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Invalid {
     pub reason: Reason,
-    /// The id that the message carries, where it can be told: JSON text.
+    /// The message's id, if it could be read: JSON text.
     pub id: Option<Bytes>,
-    /// Whether it is a response.
+    /// True for a response.
     pub response: bool,
 }
 
-/// Why a text is no acceptable message.
+/// The fault in a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     #[error("{0}")]
@@ -117,7 +116,7 @@ pub enum Reason {
 }
 
 impl Invalid {
-    /// The JSON-RPC error for whoever sent it.
+    /// The JSON-RPC error to send back.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let code = match &self.reason {
@@ -134,10 +133,10 @@ impl Invalid {
 }
 
 impl Frame {
-    /// Reads one message.
+    /// Parses one message.
     ///
     /// # Errors
-    /// [`Invalid`], with the message's id where the envelope is readable all the same.
+    /// [`Invalid`], with the message's id if the envelope could be read.
     pub fn parse(text: Bytes, max_depth: usize) -> Result<Self, Invalid> {
         let mut found = Found::default();
         let valid = json::outline(&text, max_depth, |parent, key, value| {
@@ -147,7 +146,7 @@ impl Frame {
             Ok(()) => None,
             Err(fault @ Fault::DuplicateKey(_)) => Some(fault),
             Err(fault) => {
-                // A request gets the id null then (JSON-RPC 2.0 section 5); a response ends the call that it answers.
+                // A request then gets the id null (JSON-RPC 2.0 section 5). A response ends the call that it answers.
                 let id = answered(&text).map(|id| text.slice(id));
                 return Err(Invalid {
                     reason: fault.into(),
@@ -183,7 +182,7 @@ impl Frame {
         if version.and_then(|at| json::as_string(&text[at])).as_deref() != Some("2.0") {
             return invalid(Reason::Version);
         }
-        // An error that answers something unreadable has no id, or a null one.
+        // An error in response to something unreadable has a null id or none.
         let id_ok = match &id {
             Some(id) => {
                 is_id(&text[id.clone()]) || (error.is_some() && &text[id.clone()] == b"null")
@@ -236,25 +235,25 @@ impl Frame {
         })
     }
 
-    /// A request of our own. `params` is JSON text.
+    /// Builds a request. `params` is JSON text.
     #[must_use]
     pub fn request(id: &str, method: &str, params: Option<&[u8]>) -> Self {
         Self::assemble(Kind::Request, Some(id.as_bytes()), method, params)
     }
 
-    /// A notification of our own. `params` is JSON text.
+    /// Builds a notification. `params` is JSON text.
     #[must_use]
     pub fn notification(method: &str, params: Option<&[u8]>) -> Self {
         Self::assemble(Kind::Notification, None, method, params)
     }
 
-    /// A response of our own. `id` and `result` are JSON text.
+    /// Builds a response. `id` and `result` are JSON text.
     #[must_use]
     pub fn result(id: &[u8], result: &[u8]) -> Self {
         Self::answer(Kind::Result, id, b"result", result)
     }
 
-    /// An error response of our own. `id` is JSON text; an empty one is left out.
+    /// Builds an error response. `id` is JSON text; an empty one is omitted.
     #[must_use]
     pub fn error(id: &[u8], error: &RpcError) -> Self {
         Self::answer(Kind::Error, id, b"error", &error.to_json())
@@ -335,13 +334,13 @@ impl Frame {
         &self.text
     }
 
-    /// The id as JSON text; empty where there is none.
+    /// The id as JSON text, empty if missing.
     #[must_use]
     pub fn id(&self) -> &[u8] {
         &self.text[self.id.clone()]
     }
 
-    /// The id, if it is an integer that we may have given.
+    /// The id, if it is an integer that the gateway may have assigned.
     #[must_use]
     pub fn numeric_id(&self) -> Option<u64> {
         let digits = self.id();
@@ -356,7 +355,7 @@ impl Frame {
         self.id.clone()
     }
 
-    /// The method; empty for a response.
+    /// The method, empty for a response.
     #[must_use]
     pub fn method(&self) -> &str {
         match &self.method {
@@ -367,7 +366,7 @@ impl Frame {
         }
     }
 
-    /// `params`, `result` or `error` as JSON text; empty where there is none.
+    /// `params`, `result` or `error` as JSON text, empty if missing.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.text[self.body.clone()]
@@ -399,7 +398,7 @@ impl Frame {
             .and_then(|span| Object::at(&self.text, span))
     }
 
-    /// Where a member of `params` stands that routing looks at.
+    /// The span of a member of `params` that routing uses.
     #[must_use]
     pub fn param(&self, param: Param) -> Option<Span> {
         if self.is_response() {
@@ -408,7 +407,7 @@ impl Frame {
         self.routed_at(param as usize)
     }
 
-    /// Where a member of a result stands that the bridge looks at.
+    /// The span of a member of a result that the bridge uses.
     #[must_use]
     pub fn part(&self, part: Part) -> Option<Span> {
         if self.kind != Kind::Result {
@@ -422,14 +421,14 @@ impl Frame {
         (end > 0).then_some(start as usize..end as usize)
     }
 
-    /// A member of `params` that routing looks at, if it is a string.
+    /// A member of `params` that routing uses, if it is a string.
     #[must_use]
     pub fn param_string(&self, param: Param) -> Option<std::borrow::Cow<'_, str>> {
         self.param(param)
             .and_then(|span| json::as_string(&self.text[span]))
     }
 
-    /// The message with another id, and the other changes of `splice` (spans of [`Frame::text`]).
+    /// The message with another id and the changes of `splice` (spans of [`Frame::text`]).
     #[must_use]
     pub fn rewritten<'a>(&self, id: &'a [u8], mut splice: Splice<'a>) -> Bytes {
         if !self.id.is_empty() {
@@ -439,7 +438,7 @@ impl Frame {
     }
 }
 
-/// What of a message is looked at, as far as it was read.
+/// The members of a message collected while it is scanned.
 #[derive(Default)]
 struct Found {
     /// The values of [`ENVELOPE`].
@@ -454,10 +453,10 @@ struct Found {
 }
 
 impl Found {
-    /// Takes a member of the message, or of an object in it (`parent`).
+    /// Records a member of the message, or of an object in it (`parent`).
     fn take(&mut self, parent: Option<&[u8]>, key: &[u8], value: Span) {
         let place = |names: &[&str]| names.iter().position(|name| json::key_is(key, name));
-        // Offsets fit: longer texts are not JSON to `validate`.
+        // Offsets fit, because `validate` refuses longer texts.
         let offset = |at| u32::try_from(at).unwrap_or_default();
         let span = (offset(value.start), offset(value.end));
         match parent {
@@ -480,7 +479,7 @@ impl Found {
         }
     }
 
-    /// Takes the members of the object at `object`, which stands under `parent`.
+    /// Records the members of the object at `object`, the value of the key `parent`.
     fn walk(&mut self, parent: &[u8], text: &[u8], object: Span) {
         if object.is_empty() {
             return;
@@ -491,8 +490,7 @@ impl Found {
     }
 }
 
-/// The id of the response that a text is which cannot be read as a whole: bad UTF-8, bad syntax or too much depth may
-/// stand in what it answers.
+/// The id of a response that cannot be parsed as a whole. Its content may have bad UTF-8, bad syntax or too much depth.
 fn answered(text: &[u8]) -> Option<Span> {
     let start = text.len() - text.trim_ascii_start().len();
     let mut id = None;
@@ -510,7 +508,7 @@ fn answered(text: &[u8]) -> Option<Span> {
     id.filter(|id| response && is_id(&text[id.clone()]))
 }
 
-/// Whether `raw` is an id: a string or an integer (2026-07-28 basic "Requests").
+/// Returns true if `raw` is an id: a string or an integer (2026-07-28 basic "Requests").
 fn is_id(raw: &[u8]) -> bool {
     match raw {
         [b'"', ..] => true,
@@ -525,7 +523,7 @@ fn append(out: &mut Vec<u8>, piece: &[u8]) -> Range<usize> {
     start..out.len()
 }
 
-/// Whether `key` is one of `names` in another case: some parsers take it for the same key.
+/// Finds a key that equals one of `names` except for case. Some parsers treat it as the same key.
 fn folded(key: &[u8], names: &[&'static str]) -> Option<Reason> {
     if names.iter().any(|name| name.as_bytes() == key) {
         return None;
@@ -535,7 +533,7 @@ fn folded(key: &[u8], names: &[&'static str]) -> Option<Reason> {
         return None;
     }
     let found = json::unescape(key);
-    // Besides A-Z, two letters outside ASCII fold into it: ſ (long s) and the Kelvin sign.
+    // Two letters outside ASCII also fold into A-Z: ſ (long s) and the Kelvin sign.
     let fold = |c: char| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
@@ -658,7 +656,7 @@ mod tests {
             "]".repeat(99)
         );
         check(deep.as_bytes(), Some(b"4"));
-        // Requests, texts that are cut off, and what says two things.
+        // Requests, truncated texts, and contradictory ones.
         check(b"{\"id\":4,\"method\":\"\xff\"}", None);
         check(b"{\"id\":4,\"result\":\"\xff\",\"method\":\"a\"}", None);
         check(b"{\"id\":4,\"id\":5,\"result\":\"\xff\"}", None);

@@ -1,55 +1,55 @@
-//! The text of one message as it comes in, up to a bound.
+//! Collects the text of one message as it arrives, up to a limit.
 //!
-//! A short text is one buffer. A long one is kept in pieces, so that nothing is copied to make room: it costs what came
-//! of it and one piece. Only a text that is whole is put together; one that is too long is given back at once. Lines,
-//! events and bodies are all read so ([`Gather`]; [`Whole`] for bodies).
+//! A short text is one buffer. A long one is kept in pieces, so that nothing is copied to make room: it costs the bytes
+//! received plus one piece. The pieces are joined only once the text is complete; a text that is too long is freed at
+//! once. Lines, events and bodies are all read this way ([`Gather`]; [`Whole`] for bodies).
 
 use std::sync::OnceLock;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 
-/// The size of a piece. The allocator gives one that is freed back as a whole, whichever thread frees it.
-const PIECE: usize = 1 << 20;
-/// A text of more is given a piece at once.
-const SMALL: usize = PIECE / 8;
-/// Of a text that took so much, what was freed is given back at once.
-const LONG: usize = 4 * PIECE;
-/// How much of a text that is too long is kept: enough for the envelope of a message.
-pub(crate) const HEAD: usize = 1024;
+/// Size of a piece. The allocator returns a freed piece of this size to the system as a whole, whichever thread frees
+/// it.
+const PIECE_BYTES: usize = 1 << 20;
+/// A buffer of this size grows to a full piece at once.
+const SMALL_BYTES: usize = PIECE_BYTES / 8;
+/// Freeing at least this much calls the [`on_release`] callback.
+const MIN_RELEASE_BYTES: usize = 4 * PIECE_BYTES;
+/// Bytes kept of a text that is too long: enough for a message's envelope.
+pub(crate) const HEAD_BYTES: usize = 1024;
 
-/// What [`on_release`] was given.
-static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+/// The callback set by [`on_release`].
+static ON_RELEASE: OnceLock<fn()> = OnceLock::new();
 
-/// Has this called whenever the pieces of a long text were freed. An allocator may keep them for a second or so, and the
-/// next long text would come on top of them.
+/// Sets a callback to run whenever the pieces of a long text were freed. Otherwise an allocator may keep them for about
+/// a second, and the next long text would need memory on top of them. Only the first callback is kept.
 pub fn on_release(give_back: fn()) {
-    // The first one stays.
-    let _ = GIVE_BACK.set(give_back);
+    let _ = ON_RELEASE.set(give_back);
 }
 
-/// A text of which not all has come.
+/// A partially received text.
 #[derive(Debug)]
 pub struct Gather {
-    /// Full ones.
+    /// Full pieces.
     pieces: Vec<Vec<u8>>,
-    /// The one that is being filled.
+    /// The piece that is being filled.
     last: Vec<u8>,
     length: usize,
     max: usize,
 }
 
-/// A text is longer than it may be.
+/// The error for a text over its limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("longer than {max} bytes")]
 pub struct TooLong {
     pub max: usize,
-    /// Its beginning.
+    /// The beginning of the text.
     pub head: Bytes,
 }
 
 impl Gather {
-    /// `max`: bytes of the whole text.
+    /// `max`: maximum bytes of the whole text.
     #[must_use]
     pub const fn new(max: usize) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Gather {
         }
     }
 
-    /// Bytes that have come.
+    /// Bytes received so far.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -71,35 +71,39 @@ impl Gather {
         self.length == 0
     }
 
-    /// Has a text of this length put where it can stay: one that is announced need not be put together. Memory that
-    /// nothing was written to yet costs nothing.
+    /// Reserves memory for a text of this announced length, so that no pieces have to be joined. Reserved memory costs
+    /// nothing until it is written to.
     pub fn expect(&mut self, length: usize) {
         if self.is_empty() {
             self.last.reserve_exact(length.min(self.max));
         }
     }
 
-    /// Adds what came.
+    /// Adds received bytes.
     ///
     /// # Errors
-    /// [`TooLong`]; what had come is given back.
+    /// [`TooLong`]; everything received is freed.
     pub fn push(&mut self, mut part: &[u8]) -> Result<(), TooLong> {
         if part.len() > self.max - self.length {
             return Err(self.too_long(part));
         }
         self.length += part.len();
         while !part.is_empty() {
-            let size = self.last.capacity().max(PIECE);
+            let size = self.last.capacity().max(PIECE_BYTES);
             if self.last.len() == size {
-                let full = std::mem::replace(&mut self.last, Vec::with_capacity(PIECE));
+                let full = std::mem::replace(&mut self.last, Vec::with_capacity(PIECE_BYTES));
                 self.pieces.push(full);
                 continue;
             }
             let (now, then) = part.split_at(part.len().min(size - self.last.len()));
             let (length, capacity) = (self.last.len(), self.last.capacity());
             if capacity - length < now.len() {
-                // Doubles a few times, then is a piece, of which only what is written to costs memory.
-                let grown = if capacity < SMALL { 2 * capacity } else { size };
+                // Doubles a few times, then grows to a whole piece. Only the written part of it costs memory.
+                let grown = if capacity < SMALL_BYTES {
+                    2 * capacity
+                } else {
+                    size
+                };
                 let grown = grown.max(length + now.len());
                 self.last.reserve_exact(grown - length);
             }
@@ -109,7 +113,7 @@ impl Gather {
         Ok(())
     }
 
-    /// The whole text; the next one begins.
+    /// Takes the whole text and starts the next one.
     pub fn take(&mut self) -> Bytes {
         let length = std::mem::take(&mut self.length);
         let mut last = std::mem::take(&mut self.last);
@@ -129,37 +133,37 @@ impl Gather {
         whole.into()
     }
 
-    /// A copy of its beginning.
+    /// A copy of the beginning.
     #[must_use]
     pub fn head(&self) -> Bytes {
         let first = self.pieces.first().unwrap_or(&self.last);
-        Bytes::copy_from_slice(&first[..first.len().min(HEAD)])
+        Bytes::copy_from_slice(&first[..first.len().min(HEAD_BYTES)])
     }
 
-    /// What came last.
+    /// The last byte received.
     #[must_use]
     pub fn last(&self) -> Option<u8> {
         self.last.last().copied()
     }
 
-    /// Forgets what had come.
+    /// Frees everything received.
     pub fn clear(&mut self) {
         self.length = 0;
         self.release();
     }
 
     fn release(&mut self) {
-        let freed = self.pieces.len() * PIECE + self.last.capacity();
+        let freed = self.pieces.len() * PIECE_BYTES + self.last.capacity();
         self.pieces = Vec::new();
         self.last = Vec::new();
-        if let Some(give_back) = GIVE_BACK.get().filter(|_| freed >= LONG) {
+        if let Some(give_back) = ON_RELEASE.get().filter(|_| freed >= MIN_RELEASE_BYTES) {
             give_back();
         }
     }
 
     fn too_long(&mut self, part: &[u8]) -> TooLong {
         let mut head = self.head().to_vec();
-        head.extend_from_slice(&part[..part.len().min(HEAD - head.len())]);
+        head.extend_from_slice(&part[..part.len().min(HEAD_BYTES - head.len())]);
         self.clear();
         TooLong {
             max: self.max,
@@ -174,17 +178,17 @@ impl Drop for Gather {
     }
 }
 
-/// A body as it comes in. One that comes at once is not copied.
+/// A body as it arrives. A body of a single chunk is not copied.
 pub struct Whole<B> {
     body: B,
     first: Bytes,
-    /// All of it, once more than one piece came.
+    /// The whole body, if it has more than one chunk.
     text: Gather,
     max: usize,
     in_one_place: bool,
 }
 
-/// Why there is no whole body.
+/// Why a body could not be read.
 #[derive(Debug)]
 pub enum Unread<E> {
     TooLong,
@@ -192,7 +196,7 @@ pub enum Unread<E> {
 }
 
 impl<B: http_body::Body<Data = Bytes> + Unpin> Whole<B> {
-    /// `max`: bytes of the whole body.
+    /// `max`: maximum bytes of the whole body.
     pub const fn new(body: B, max: usize) -> Self {
         Self {
             body,
@@ -203,20 +207,20 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> Whole<B> {
         }
     }
 
-    /// Trusts a length that was announced ([`Gather::expect`]).
+    /// Reserves memory for the announced length ([`Gather::expect`]).
     #[must_use]
     pub const fn in_one_place(mut self) -> Self {
         self.in_one_place = true;
         self
     }
 
-    /// The whole body.
+    /// Reads the whole body.
     ///
     /// # Errors
-    /// Why there is none.
+    /// [`Unread`].
     ///
     /// # Cancel safety
-    /// Cancel safe: what was read stays here.
+    /// Cancel safe: partial data stays in `self`.
     pub async fn read(&mut self) -> Result<Bytes, Unread<B::Error>> {
         if self.body.size_hint().lower() > self.max as u64 {
             return Err(Unread::TooLong);
@@ -247,7 +251,7 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> Whole<B> {
         Ok(self.so_far())
     }
 
-    /// What came before it broke off; of what is too long, the beginning.
+    /// The part that was read before an error. For a body over the limit, its beginning.
     pub fn so_far(&mut self) -> Bytes {
         if self.text.is_empty() {
             std::mem::take(&mut self.first)
@@ -263,20 +267,35 @@ mod tests {
 
     #[test]
     fn texts_come_whole_however_they_are_cut() {
-        let text: Vec<u8> = (0..3 * PIECE + 5).map(|at| (at % 251) as u8).collect();
-        for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5] {
-            for size in [1000, PIECE / 2, PIECE, 2 * PIECE + 1, 4 * PIECE] {
+        let text: Vec<u8> = (0..3 * PIECE_BYTES + 5)
+            .map(|at| (at % 251) as u8)
+            .collect();
+        for length in [
+            0,
+            1,
+            PIECE_BYTES - 1,
+            PIECE_BYTES,
+            PIECE_BYTES + 1,
+            3 * PIECE_BYTES + 5,
+        ] {
+            for size in [
+                1000,
+                PIECE_BYTES / 2,
+                PIECE_BYTES,
+                2 * PIECE_BYTES + 1,
+                4 * PIECE_BYTES,
+            ] {
                 let mut gather = Gather::new(length);
                 if length % 2 == 1 {
                     gather.expect(length / 2);
                 }
                 for part in text[..length].chunks(size) {
                     gather.push(part).expect("it fits");
-                    assert!(gather.last.capacity() <= PIECE.max(length / 2));
+                    assert!(gather.last.capacity() <= PIECE_BYTES.max(length / 2));
                 }
                 assert_eq!(gather.len(), length);
                 assert!(gather.take() == text[..length], "{length} by {size}");
-                // Nothing is left of it for the next one.
+                // Nothing of it remains for the next text.
                 gather.push(&text[..length]).expect("it fits again");
                 assert!(gather.take() == text[..length]);
             }
@@ -285,12 +304,12 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_given_back() {
-        let text: Vec<u8> = (0..3 * PIECE).map(|at| (at % 251) as u8).collect();
-        for first in [0, 10, HEAD + 1, 2 * PIECE] {
-            let mut gather = Gather::new(2 * PIECE);
+        let text: Vec<u8> = (0..3 * PIECE_BYTES).map(|at| (at % 251) as u8).collect();
+        for first in [0, 10, HEAD_BYTES + 1, 2 * PIECE_BYTES] {
+            let mut gather = Gather::new(2 * PIECE_BYTES);
             gather.push(&text[..first]).expect("it fits");
             let error = gather.push(&text[first..]).expect_err("it does not");
-            assert_eq!(error.head, text[..HEAD]);
+            assert_eq!(error.head, text[..HEAD_BYTES]);
             assert!(gather.is_empty() && gather.pieces.is_empty());
             assert_eq!(gather.last.capacity(), 0);
             gather.push(b"next").expect("it fits");

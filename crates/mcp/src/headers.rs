@@ -1,8 +1,8 @@
-//! `Mcp-Name` and `Mcp-Param-*`: what of a request's body is mirrored into its headers
-//! (2026-07-28 basic/transports/streamable-http "Request Metadata").
+//! `Mcp-Name` and `Mcp-Param-*`: parts of a request's body that are mirrored into its headers (2026-07-28
+//! basic/transports/streamable-http "Request Metadata").
 //!
-//! A tool whose annotations break the rules has no [`ParamHeaders`]: it must not be offered. What is read
-//! here is text that [`crate::json::validate`] has accepted.
+//! A tool with invalid annotations has no [`ParamHeaders`] and must not be offered. All input here must have passed
+//! [`crate::json::validate`].
 
 use std::borrow::Cow;
 
@@ -14,12 +14,12 @@ use crate::json::{self, Object, Span};
 /// Header names and values, ready to send.
 pub type HeaderList = Vec<(HeaderName, HeaderValue)>;
 
-/// Annotated parameters of one tool; a request has no room for many more headers.
+/// Maximum annotated parameters of one tool. A request has no room for many more headers.
 const MAX_PARAMS: usize = 64;
-/// Levels of a schema that are looked at.
-const MAX_DEPTH: usize = 128;
+/// Maximum depth of a schema.
+const MAX_SCHEMA_DEPTH: usize = 128;
 /// The largest integer that every JSON reader keeps: 2^53 − 1.
-const MAX_SAFE: i64 = (1 << 53) - 1;
+const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
 const SENTINEL_START: &str = "=?base64?";
 const SENTINEL_END: &str = "?=";
@@ -31,8 +31,7 @@ pub fn mcp_name(value: &str) -> HeaderValue {
     encode_header(value)
 }
 
-/// `value` as it stands in a header: as it is where that is safe, else Base64 between the sentinels
-/// ("Value Encoding").
+/// Encodes `value` for a header: unchanged if that is safe, otherwise Base64 between the sentinels ("Value Encoding").
 #[must_use]
 pub fn encode_header(value: &str) -> HeaderValue {
     let bytes = value.as_bytes();
@@ -47,7 +46,7 @@ pub fn encode_header(value: &str) -> HeaderValue {
     })
 }
 
-/// What a header says, decoded; `None` where it holds characters that no header may, or broken Base64.
+/// Decodes a header. `None` if it has characters that are invalid in a header, or broken Base64.
 #[must_use]
 pub fn decode_header(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let text = value.to_str().ok()?;
@@ -63,7 +62,7 @@ pub fn decode_header(value: &HeaderValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Which arguments of a tool are mirrored into which headers.
+/// The mapping from a tool's arguments to headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ParamHeaders {
     params: Vec<Param>,
@@ -80,13 +79,13 @@ impl ParamHeaders {
     /// Reads the annotations of a tool (its definition as JSON text).
     ///
     /// # Errors
-    /// Why an annotation is invalid: the tool must not be offered then.
+    /// Why an annotation is invalid. The tool must not be offered then.
     pub fn from_tool(tool: &[u8]) -> Result<Self, String> {
         let mut reading = Reading {
             text: tool,
             found: Vec::new(),
         };
-        // Almost every tool: a look through the text is cheaper than a walk through the schema.
+        // The usual case: searching the text is cheaper than walking the schema.
         if memchr::memmem::find(tool, ANNOTATION.as_bytes()).is_none()
             && memchr::memchr(b'\\', tool).is_none()
         {
@@ -105,8 +104,8 @@ impl ParamHeaders {
         self.params.is_empty()
     }
 
-    /// The headers for a call with `arguments` (JSON text). An argument that is absent, null or of no type
-    /// that a header can carry has none.
+    /// The headers for a call with `arguments` (JSON text). Arguments that are absent, null, or of a type that a header
+    /// cannot carry are skipped.
     #[must_use]
     pub fn extract(&self, arguments: Option<&[u8]>) -> HeaderList {
         let Some(arguments) = arguments else {
@@ -122,10 +121,10 @@ impl ParamHeaders {
         headers
     }
 
-    /// Checks that the headers of a call say what its `arguments` (JSON text) say.
+    /// Checks that the headers of a call match its `arguments` (JSON text).
     ///
     /// # Errors
-    /// What does not fit, for the message of a `HeaderMismatch` error.
+    /// The mismatch, as text for a `HeaderMismatch` error.
     pub fn validate(&self, arguments: Option<&[u8]>, headers: &HeaderMap) -> Result<(), String> {
         for param in &self.params {
             let name = &param.header;
@@ -154,7 +153,7 @@ impl ParamHeaders {
 }
 
 impl Param {
-    /// The argument's JSON text; `None` where it is absent or null.
+    /// The argument's JSON text. `None` if it is absent or null.
     fn value<'a>(&self, arguments: &'a [u8]) -> Option<&'a [u8]> {
         let (last, parents) = self.path.split_last()?;
         let mut object = Object::of(arguments)?;
@@ -165,20 +164,20 @@ impl Param {
     }
 }
 
-/// An argument as a header says it ("Type conversion").
+/// Converts an argument to its header value ("Type conversion").
 fn printed(value: &[u8]) -> Option<Cow<'_, str>> {
     match value.first()? {
         b'"' => json::as_string(value),
         b't' => Some("true".into()),
         b'f' => Some("false".into()),
         b'-' | b'0'..=b'9' => integer(std::str::from_utf8(value).ok()?)
-            .filter(|number| (-MAX_SAFE..=MAX_SAFE).contains(number))
+            .filter(|number| (-MAX_SAFE_INTEGER..=MAX_SAFE_INTEGER).contains(number))
             .map(|number| number.to_string().into()),
         _ => None,
     }
 }
 
-/// The integer that a number is: `42`, and `42.0` and `4.2e1` as well.
+/// The integer value of a number, also if it is written as `42.0` or `4.2e1`.
 fn integer(text: &str) -> Option<i64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -187,7 +186,7 @@ fn integer(text: &str) -> Option<i64> {
     )]
     text.parse::<i64>().ok().or_else(|| {
         let number: f64 = text.parse().ok()?;
-        (number.fract() == 0.0 && number.abs() <= MAX_SAFE as f64).then_some(number as i64)
+        (number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER as f64).then_some(number as i64)
     })
 }
 
@@ -197,7 +196,7 @@ fn same(value: &[u8], given: &str) -> bool {
         Some(b't') => given == "true",
         Some(b'f') => given == "false",
         Some(b'-' | b'0'..=b'9') => {
-            // A header is no JSON: Rust's reader would take `inf` or `+1` too.
+            // A header is not JSON: Rust's parser would also accept `inf` or `+1`.
             let digits = |text: &str| {
                 text.bytes()
                     .all(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
@@ -208,20 +207,20 @@ fn same(value: &[u8], given: &str) -> bool {
                     && !given.starts_with('+')
                     && integer(value).is_some_and(|value| integer(given) == Some(value)))
         }
-        // An object or an array where the schema promised something else: no header can match it.
+        // An object or array where the schema has another type. No header can match it.
         _ => false,
     }
 }
 
-/// Keywords whose members are names with a schema each.
-const NAMED: [&str; 4] = [
+/// Keywords whose value maps names to schemas.
+const NAMED_SCHEMA_KEYWORDS: [&str; 4] = [
     "$defs",
     "definitions",
     "patternProperties",
     "dependentSchemas",
 ];
 /// Keywords that hold data, not schemas.
-const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
+const DATA_KEYWORDS: [&str; 4] = ["default", "const", "enum", "examples"];
 
 struct Reading<'a> {
     text: &'a [u8],
@@ -229,10 +228,10 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Walks a schema. `path`: how it is reached through `properties` alone; `None` where it is not.
+    /// Walks a schema. `path`: the `properties` keys that lead to it; `None` if it is reached in any other way.
     fn schema(&mut self, at: Span, path: Option<&[String]>, depth: usize) -> Result<(), String> {
-        if depth > MAX_DEPTH {
-            return Err(format!("the schema is deeper than {MAX_DEPTH}"));
+        if depth > MAX_SCHEMA_DEPTH {
+            return Err(format!("the schema is deeper than {MAX_SCHEMA_DEPTH}"));
         }
         let text = self.text;
         let Some(object) = Object::at(text, at.clone()) else {
@@ -247,7 +246,7 @@ impl Reading<'_> {
                 ANNOTATION => {
                     let param = annotation(object, &text[member.value], path)?;
                     if self.found.iter().any(|other| other.header == param.header) {
-                        return Err(format!("`{ANNOTATION}` {} stands twice", param.header));
+                        return Err(format!("`{ANNOTATION}` {} appears twice", param.header));
                     }
                     if self.found.len() == MAX_PARAMS {
                         return Err(format!("more than {MAX_PARAMS} `{ANNOTATION}`"));
@@ -264,12 +263,12 @@ impl Reading<'_> {
                         self.schema(property.value, path.as_deref(), depth + 1)?;
                     }
                 }
-                key if NAMED.contains(&key) => {
+                key if NAMED_SCHEMA_KEYWORDS.contains(&key) => {
                     for named in json::members(text, member.value) {
                         self.schema(named.value, None, depth + 1)?;
                     }
                 }
-                key if DATA.contains(&key) => {}
+                key if DATA_KEYWORDS.contains(&key) => {}
                 _ => self.schema(member.value, None, depth + 1)?,
             }
         }
@@ -277,7 +276,7 @@ impl Reading<'_> {
     }
 }
 
-/// Checks one annotation against the rules ("Schema Extension").
+/// Validates one annotation ("Schema Extension").
 fn annotation(schema: Object<'_>, value: &[u8], path: Option<&[String]>) -> Result<Param, String> {
     let name = json::as_string(value).ok_or_else(|| format!("`{ANNOTATION}` must be a string"))?;
     let path = path.filter(|path| !path.is_empty()).ok_or_else(|| {
@@ -285,7 +284,9 @@ fn annotation(schema: Object<'_>, value: &[u8], path: Option<&[String]>) -> Resu
     })?;
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(token) {
-        return Err(format!("`{ANNOTATION}` {name:?} is no header name"));
+        return Err(format!(
+            "`{ANNOTATION}` {name:?} is not a valid header name"
+        ));
     }
     let header = HeaderName::from_bytes(format!("mcp-param-{name}").as_bytes())
         .map_err(|_| format!("`{ANNOTATION}` {name:?} is too long"))?;
@@ -297,7 +298,7 @@ fn annotation(schema: Object<'_>, value: &[u8], path: Option<&[String]>) -> Resu
             Some("string" | "integer" | "boolean")
         )
     };
-    // `["string", "null"]` is the way to say that a primitive may be null, and null has no header.
+    // `["string", "null"]` declares a primitive that may be null. Null has no header.
     let nullable = || {
         let kinds = kind.map(|span| (json::elements(raw, 0..span.len())).collect::<Vec<_>>());
         let kinds = kinds.unwrap_or_default();
@@ -313,7 +314,7 @@ fn annotation(schema: Object<'_>, value: &[u8], path: Option<&[String]>) -> Resu
         })
     } else {
         Err(format!(
-            "`{ANNOTATION}` {name:?} is on a parameter that is no string, integer or boolean"
+            "`{ANNOTATION}` {name:?} is on a parameter that is not a string, integer or boolean"
         ))
     }
 }
@@ -394,13 +395,13 @@ mod tests {
         );
         check(
             &one(r#"{"type":"string","x-mcp\u002dheader":"A b"}"#),
-            Err("no header name"),
+            Err("not a valid header name"),
         );
         for bad in ["", "A b", "A:b", "Ä", "a\\r\\nb", "a/b"] {
             let schema = one(&format!(
                 "{{\"type\":\"string\",\"x-mcp-header\":\"{bad}\"}}"
             ));
-            check(&schema, Err("no header name"));
+            check(&schema, Err("not a valid header name"));
         }
         check(
             &one(r#"{"type":"string","x-mcp-header":7}"#),
@@ -414,11 +415,11 @@ mod tests {
             r#"["string"]"#,
         ] {
             let schema = one(&format!("{{\"type\":{kind},\"x-mcp-header\":\"R\"}}"));
-            check(&schema, Err("no string, integer or boolean"));
+            check(&schema, Err("not a string, integer or boolean"));
         }
         check(
             &one(r#"{"x-mcp-header":"R"}"#),
-            Err("no string, integer or boolean"),
+            Err("not a string, integer or boolean"),
         );
         check(
             r#"{"properties":{"a":{"type":"string","x-mcp-header":"R"},"b":{"type":"string","x-mcp-header":"r"}}}"#,

@@ -1,8 +1,8 @@
 //! JSON as text: one strict validation, then cheap walks and splices over it.
 //!
-//! [`validate`] is the gate. It accepts exactly RFC 8259 JSON in UTF-8 and refuses what parsers disagree
-//! about: duplicate keys (after unescaping) and absurd depth. The walkers below it ([`members`],
-//! [`elements`], [`Object`]) expect validated text; on anything else they stop early, and never panic.
+//! [`validate`] is the gate. It accepts exactly RFC 8259 JSON in UTF-8, but refuses input that parsers disagree about
+//! (duplicate keys, after unescaping) and excessive depth. The walkers ([`members`], [`elements`], [`Object`]) expect
+//! validated text. On other text they stop early, and never panic.
 //!
 //! Deliberately absent: a value tree. Numbers keep their digits, objects their order, strings their escapes.
 
@@ -14,12 +14,12 @@ use bytes::Bytes;
 
 pub use self::scan::{Fault, outline, validate};
 
-/// A place in the text, in bytes.
+/// A byte range in the text.
 pub type Span = Range<usize>;
 
-/// The characters of a string, given what stands between its quotes.
+/// Decodes a string from the text between its quotes.
 ///
-/// Text that is no valid string body comes back as it is, lossily decoded.
+/// An invalid string body is returned unchanged, decoded lossily.
 #[must_use]
 pub fn unescape(body: &[u8]) -> Cow<'_, str> {
     if memchr::memchr(b'\\', body).is_none() {
@@ -41,7 +41,7 @@ pub fn quote(text: &str) -> String {
     serde_json::to_string(text).expect("a str is always a JSON string")
 }
 
-/// Skips one value that starts at `at`; returns its end.
+/// Skips one value that starts at `at`. Returns its end.
 fn skip(text: &[u8], mut at: usize) -> usize {
     match text.get(at) {
         Some(b'"') => skip_string(text, at),
@@ -100,7 +100,7 @@ fn skip_space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The span of the value in `text` without the space around it.
+/// The span of the value in `text`, without surrounding white space.
 #[must_use]
 pub fn trimmed(text: &[u8]) -> Span {
     let start = skip_space(text, 0);
@@ -115,7 +115,7 @@ pub struct Member {
     pub value: Span,
 }
 
-/// Walks the members of the object at `object`; nothing if it is no object.
+/// Walks the members of the object at `object`. Empty if that is not an object.
 pub fn members(text: &[u8], object: Span) -> impl Iterator<Item = Member> + '_ {
     let mut at = match text.get(object.start) {
         Some(b'{') => object.start + 1,
@@ -144,7 +144,7 @@ pub fn members(text: &[u8], object: Span) -> impl Iterator<Item = Member> + '_ {
     })
 }
 
-/// Walks the elements of the array at `array`; nothing if it is no array.
+/// Walks the elements of the array at `array`. Empty if that is not an array.
 pub fn elements(text: &[u8], array: Span) -> impl Iterator<Item = Span> + '_ {
     let mut at = match text.get(array.start) {
         Some(b'[') => array.start + 1,
@@ -161,7 +161,7 @@ pub fn elements(text: &[u8], array: Span) -> impl Iterator<Item = Span> + '_ {
         let start = at;
         at = skip(text, start);
         if at == start {
-            // Not validated: there is no value here to go on from.
+            // The text was not validated: no value follows, so stop.
             at = text.len();
             return None;
         }
@@ -169,11 +169,11 @@ pub fn elements(text: &[u8], array: Span) -> impl Iterator<Item = Span> + '_ {
     })
 }
 
-/// Whether the key between quotes in `raw` spells `name`.
+/// Returns true if the key in `raw` (the text between its quotes) equals `name`.
 #[must_use]
 pub fn key_is(raw: &[u8], name: &str) -> bool {
     raw == name.as_bytes()
-        // Escapes only ever make it longer.
+        // Escapes always make a key longer.
         || (raw.len() > name.len() && memchr::memchr(b'\\', raw).is_some() && unescape(raw) == name)
 }
 
@@ -186,7 +186,7 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The object at `span`, if there is one.
+    /// The object at `span`, if any.
     #[must_use]
     pub fn at(text: &'a [u8], span: Span) -> Option<Self> {
         (text.get(span.start) == Some(&b'{')).then_some(Self {
@@ -196,7 +196,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The object that `text` is.
+    /// The object that `text` consists of.
     #[must_use]
     pub fn of(text: &'a [u8]) -> Option<Self> {
         Self::at(text, trimmed(text))
@@ -211,7 +211,7 @@ impl<'a> Object<'a> {
         members(self.text, self.span())
     }
 
-    /// Where the value of `key` stands.
+    /// The span of the value of `key`.
     #[must_use]
     pub fn find(&self, key: &str) -> Option<Span> {
         self.members()
@@ -219,7 +219,7 @@ impl<'a> Object<'a> {
             .map(|member| member.value)
     }
 
-    /// Where the values of several keys stand, in one walk.
+    /// The spans of the values of several keys, found in one walk.
     #[must_use]
     pub fn find_all<const N: usize>(&self, keys: [&str; N]) -> [Option<Span>; N] {
         let mut found = [const { None }; N];
@@ -256,13 +256,13 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The characters of the string that `raw` is.
+/// The decoded string, if `raw` is one.
 #[must_use]
 pub fn as_string(raw: &[u8]) -> Option<Cow<'_, str>> {
     (raw.len() >= 2 && raw[0] == b'"').then(|| unescape(&raw[1..raw.len() - 1]))
 }
 
-/// Changes to a text: each replaces one span, spans do not overlap.
+/// Edits to a text. Each replaces one span; spans do not overlap.
 #[derive(Default)]
 pub struct Splice<'a> {
     edits: Vec<(Span, Cow<'a, [u8]>)>,
@@ -284,7 +284,7 @@ impl<'a> Splice<'a> {
         self
     }
 
-    /// Puts members (`"key":value`, comma separated, not empty) first into the object at `object`.
+    /// Inserts members (`"key":value`, comma separated, not empty) at the beginning of the object at `object`.
     pub fn insert(&mut self, text: &[u8], object: &Span, members: impl Into<Vec<u8>>) -> &mut Self {
         let inside = object.start + 1;
         let mut with = members.into();
@@ -294,7 +294,7 @@ impl<'a> Splice<'a> {
         self.replace(inside..inside, with)
     }
 
-    /// Takes the member whose value stands at `value` out of its object, its comma too.
+    /// Removes the member with the value at `value` from its object, including its comma.
     pub fn remove(&mut self, text: &[u8], object: &Span, value: &Span) -> &mut Self {
         let mut before = None;
         let mut all = members(text, object.clone()).peekable();
@@ -313,13 +313,13 @@ impl<'a> Splice<'a> {
         self
     }
 
-    /// The text with the changes made, from `within` of the old text.
+    /// The part `within` of the old text, with the edits made.
     #[must_use]
     pub fn apply_within(mut self, text: &[u8], within: Span) -> Bytes {
         self.edits.sort_by_key(|(span, _)| (span.start, span.end));
         let grown: usize = self.edits.iter().map(|(_, with)| with.len()).sum();
         let gone: usize = self.edits.iter().map(|(span, _)| span.len()).sum();
-        // To the byte, where all edits apply: what has no room to spare needs no second allocation.
+        // Exact if all edits apply: a buffer without spare capacity needs no second allocation.
         let mut out = Vec::with_capacity((within.len() + grown).saturating_sub(gone));
         let mut at = within.start;
         for (span, with) in &self.edits {
@@ -334,7 +334,7 @@ impl<'a> Splice<'a> {
         out.into()
     }
 
-    /// The whole text with the changes made.
+    /// The whole text with the edits made.
     #[must_use]
     pub fn apply(self, text: &Bytes) -> Bytes {
         if self.edits.is_empty() {
@@ -345,7 +345,7 @@ impl<'a> Splice<'a> {
     }
 }
 
-/// The text on one line: line breaks between tokens become spaces (inside strings there are none).
+/// The text on one line: line breaks between tokens become spaces (strings cannot contain any).
 #[must_use]
 pub fn one_line(text: &Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', text).is_none() {

@@ -1,10 +1,11 @@
-//! The data plane: JSON-RPC frames, both protocol eras, the bridge between them, and every transport,
-//! over byte streams and URLs.
+//! The data plane: JSON-RPC frames, both protocol eras, the bridge between them, and all transports over byte streams
+//! and URLs.
 //!
 //! Invariants:
-//! - A frame is text that was validated once ([`json::validate`]) and is spliced afterwards, never re-typed:
-//!   what a rewrite does not name stays as it was to the byte.
-//! - Every queue, line, body, table and wait is bounded; what happens when a bound is met is said where it is.
+//! - A frame is text that was validated once ([`json::validate`]) and is then edited by splicing, never re-serialised:
+//!   whatever a rewrite does not touch stays byte for byte the same.
+//! - Every queue, line, body, table and wait is bounded. The documentation of each bound says what happens when it is
+//!   reached.
 //! - Nothing here knows processes, projects or SQL.
 
 pub mod backlog;

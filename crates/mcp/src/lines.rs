@@ -1,7 +1,7 @@
 //! Messages as lines over a byte stream, of bounded length (2026-07-28 basic/transports/stdio).
 //!
-//! A line that goes beyond what is read at once is gathered ([`Gather`]). One that is too long is told of as soon as it
-//! is, for its end may never come.
+//! A line that does not fit into one read is gathered ([`Gather`]). A line over the limit is reported at once, because
+//! its end may never come.
 
 use std::{io, time::Duration};
 
@@ -12,25 +12,24 @@ use tokio::time::Instant;
 
 use crate::gather::{Gather, TooLong};
 
-/// What a reader got.
+/// A line, or the report of one that is too long.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its end.
+    /// A line without its line break.
     Text(Bytes),
-    /// The beginning of a line that is longer than the bound. The rest of it is thrown away as it comes.
+    /// The beginning of a line over the limit. The rest of it is discarded as it arrives.
     TooLong { head: Bytes },
 }
 
-/// How long what is too long may go on before the stream counts as broken.
-const MAX_SKIP: Duration = Duration::from_secs(30);
+/// Maximum duration of an overlong line. After it, the stream counts as broken.
+const MAX_SKIP_TIME: Duration = Duration::from_secs(30);
 
-/// What can be told of a message of which only the beginning is known: what comes before its first member that is an
-/// object or an array, or that is cut off.
+/// Facts read from the beginning of a message: its members up to the first that is an object, an array or cut off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Head<'a> {
     /// JSON text.
     pub id: Option<&'a [u8]>,
-    /// It is a request or a notification.
+    /// True for a request or a notification.
     pub method: bool,
 }
 
@@ -38,7 +37,7 @@ impl<'a> Head<'a> {
     #[must_use]
     pub fn of(head: &'a [u8]) -> Self {
         let mut found = Self::default();
-        // `None` when there is nothing more to tell.
+        // `None` at the first member that cannot be read.
         let _ = found.read(head);
         found
     }
@@ -59,7 +58,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A string or number at the beginning, and what comes after it.
+/// Splits off a leading string or number. Returns it and the rest.
 fn scalar(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = if text.first() == Some(&b'"') {
         let mut escaped = false;
@@ -76,45 +75,45 @@ fn scalar(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// Reads lines; holds at most what was read at once and one line of the bound.
+/// Reads lines. Holds at most one read and one line of maximum length.
 pub struct LineReader<R> {
     inner: R,
-    /// What was read and is not used yet.
+    /// Bytes read but not used yet.
     buffer: BytesMut,
-    /// Bytes of it that hold no end of a line.
+    /// The leading bytes of `buffer` that contain no line break.
     scanned: usize,
-    /// The beginning of the line that goes on in the buffer.
+    /// The beginning of the line that continues in `buffer`.
     line: Gather,
-    /// Since when the line that is being read is thrown away.
+    /// When discarding the current line began.
     skipping: Option<Instant>,
     max_line: usize,
 }
 
-/// Room for one read: in general, and within a long line.
-const READ: usize = 16 * 1024;
-const READ_ON: usize = 64 * 1024;
+/// Size of one read: by default, and inside a long line.
+const READ_BYTES: usize = 16 * 1024;
+const LONG_LINE_READ_BYTES: usize = 64 * 1024;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    /// `max_line`: bytes of a line, its end not counted.
+    /// `max_line`: maximum bytes of a line, without its line break.
     pub fn new(inner: R, max_line: usize) -> Self {
         Self {
             inner,
             buffer: BytesMut::new(),
             scanned: 0,
-            // A carriage return belongs to the end.
+            // A carriage return belongs to the line break.
             line: Gather::new(max_line.saturating_add(1)),
             skipping: None,
             max_line,
         }
     }
 
-    /// The next line; `None` at the end of the stream. Empty lines are passed over.
+    /// The next line, or `None` at the end of the stream. Skips empty lines.
     ///
     /// # Errors
-    /// The stream's own; [`io::ErrorKind::InvalidData`] when a line that is too long does not end.
+    /// Errors of the stream, and [`io::ErrorKind::InvalidData`] if an overlong line does not end.
     ///
     /// # Cancel safety
-    /// Cancel safe: what was read stays in the reader.
+    /// Cancel safe: partial data stays in `self`.
     pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
@@ -130,16 +129,16 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 }
                 continue;
             }
-            let mut room = READ;
+            let mut room = READ_BYTES;
             if let Some(since) = self.skipping {
-                if since.elapsed() > MAX_SKIP {
-                    let why = format!("a line of more than {} bytes has no end", self.max_line);
+                if since.elapsed() > MAX_SKIP_TIME {
+                    let why = format!("a line of more than {} bytes does not end", self.max_line);
                     return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
                 self.buffer.clear();
-                room = READ_ON;
+                room = LONG_LINE_READ_BYTES;
             } else if self.line.len() + self.buffer.len()
-                >= READ.min(self.max_line.saturating_add(1))
+                >= READ_BYTES.min(self.max_line.saturating_add(1))
             {
                 let gathered = self.line.push(&self.buffer);
                 self.buffer.clear();
@@ -149,23 +148,23 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     let head = too_long.head;
                     return Ok(Some(Line::TooLong { head }));
                 }
-                room = READ_ON;
+                room = LONG_LINE_READ_BYTES;
             }
             self.scanned = self.buffer.len();
             self.buffer.reserve(room);
             if self.inner.read_buf(&mut self.buffer).await? == 0 {
-                // A last line without its end was cut off in mid-writing: it is no message.
+                // A last line without a line break was cut off, so it is not a message.
                 return Ok(None);
             }
         }
     }
 
-    /// What was read past a long line does not keep the memory of a long read.
+    /// Copies the bytes read past a long line, so that they do not keep the memory of a long read.
     fn forget_room(&mut self) {
         self.buffer = BytesMut::from(&self.buffer[..]);
     }
 
-    /// The line that ends so; `None` if it is empty.
+    /// Completes a line with its last part. `None` if the line is empty.
     fn ended(&mut self, last: BytesMut) -> Option<Line> {
         let mut line = last.freeze();
         if !self.line.is_empty() || line.len() > self.max_line {
@@ -182,7 +181,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         (!empty).then_some(Line::Text(line))
     }
 
-    /// All of a line that was gathered but for its last part.
+    /// Completes a gathered line with its last part.
     fn long(&mut self, last: &[u8]) -> Result<Bytes, TooLong> {
         self.line.push(last)?;
         let returns = usize::from(self.line.last() == Some(b'\r'));
@@ -196,19 +195,18 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 }
 
-/// Writes each message of `messages` as a line, many in one write when many wait, until the channel or
-/// the stream ends.
+/// Writes each message as a line, with one write for many waiting messages, until the channel or the stream ends.
 ///
 /// # Errors
-/// The stream's own.
+/// Errors of the stream.
 pub async fn write_lines<W: AsyncWrite + Unpin>(
     mut to: W,
     messages: &mut mpsc::Receiver<Bytes>,
 ) -> io::Result<()> {
-    const BATCH: usize = 64;
-    let mut batch = Vec::with_capacity(BATCH);
+    const MAX_BATCH_MESSAGES: usize = 64;
+    let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
     let mut out = BytesMut::new();
-    while messages.recv_many(&mut batch, BATCH).await > 0 {
+    while messages.recv_many(&mut batch, MAX_BATCH_MESSAGES).await > 0 {
         for message in batch.drain(..) {
             let line = crate::json::one_line(&message);
             out.extend_from_slice(&line);
@@ -234,7 +232,7 @@ mod tests {
     use tokio::io::ReadBuf;
 
     use super::*;
-    use crate::gather::HEAD;
+    use crate::gather::HEAD_BYTES;
 
     async fn read_all(input: &[u8], max_line: usize) -> Vec<Line> {
         let mut reader = LineReader::new(input, max_line);
@@ -264,21 +262,23 @@ mod tests {
             [too_long(b"123456789\r"), text("12345678"), text("ok")]
         );
         let long = [vec![b'x'; 1_000_000], b"\nok\n".to_vec()].concat();
-        for max in [1000, READ, READ + 1, 999_999] {
-            let expect = [too_long(&[b'x'; HEAD]), text("ok")];
+        for max in [1000, READ_BYTES, READ_BYTES + 1, 999_999] {
+            let expect = [too_long(&[b'x'; HEAD_BYTES]), text("ok")];
             assert_eq!(read_all(&long, max).await, expect, "{max}");
         }
         let cut = [&long[..900_000], b"\n\r\nok\n"].concat();
         let whole = Line::Text(Bytes::copy_from_slice(&long[..900_000]));
         assert_eq!(read_all(&cut, 900_000).await, [whole, text("ok")]);
-        for length in (READ - 2..READ + 2).chain(READ_ON + READ - 2..READ_ON + READ + 2) {
+        for length in (READ_BYTES - 2..READ_BYTES + 2)
+            .chain(LONG_LINE_READ_BYTES + READ_BYTES - 2..LONG_LINE_READ_BYTES + READ_BYTES + 2)
+        {
             let ended = [&long[..length], b"\r\nok\n"].concat();
             let whole = Line::Text(Bytes::copy_from_slice(&long[..length]));
             assert_eq!(read_all(&ended, 900_000).await, [whole, text("ok")]);
         }
     }
 
-    /// Has always more to read, and lets others have their turn in between.
+    /// Always has more to read, and yields in between.
     struct Endless(bool);
 
     impl AsyncRead for Endless {
@@ -297,13 +297,13 @@ mod tests {
         }
     }
 
-    /// One that never ends is told of at once, and after a while it is the stream that is broken.
+    /// A line that never ends is reported at once, and later breaks the stream.
     #[tokio::test(start_paused = true)]
     async fn a_line_without_an_end_is_an_error() {
         let mut reader = LineReader::new(Endless(false), 1 << 20);
         let line = reader.next().await.expect("no error yet");
         assert!(matches!(line, Some(Line::TooLong { .. })), "{line:?}");
-        let (rest, ()) = tokio::join!(reader.next(), tokio::time::advance(2 * MAX_SKIP));
+        let (rest, ()) = tokio::join!(reader.next(), tokio::time::advance(2 * MAX_SKIP_TIME));
         let error = rest.expect_err("its end");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }

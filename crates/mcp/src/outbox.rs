@@ -1,8 +1,8 @@
-//! Messages on their way to one client: bounded in number and bytes, never a lock held for long, never a
-//! writer that waits for a reader.
+//! A queue of messages to one client: bounded in number and bytes. Locks are held only briefly, and writers never wait
+//! for readers.
 //!
-//! What happens when it is full: notifications are dropped, oldest first, and counted; a request or a
-//! response that finds no room closes the box, for a client that reads nothing any more cannot be served.
+//! When it is full, notifications are dropped, oldest first, and counted. A request or response that does not fit
+//! closes the outbox, because a client that has stopped reading cannot be served.
 
 use std::{
     collections::VecDeque,
@@ -16,18 +16,18 @@ use bytes::Bytes;
 use crate::backlog::Account;
 use parking_lot::{Mutex, MutexGuard};
 
-/// What a message is to its reader.
+/// How important it is that a message arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weight {
-    /// May be dropped when the reader is slow.
+    /// May be dropped if the reader is slow.
     Notification,
-    /// Says the same as an equal one that still waits (`list_changed`): then it is not added.
+    /// Not added if an equal message is still queued (`list_changed`).
     Signal,
-    /// Has to arrive.
+    /// Must arrive.
     Must,
 }
 
-/// Messages and bytes that may wait.
+/// Maximum number and bytes of queued messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub messages: usize,
@@ -38,7 +38,7 @@ pub struct Bounds {
 #[derive(Debug)]
 pub struct Outbox {
     bounds: Bounds,
-    /// Whose what waits here is.
+    /// The account that queued messages are charged to.
     account: Option<Arc<Account>>,
     state: Mutex<State>,
 }
@@ -62,7 +62,7 @@ impl Outbox {
         })
     }
 
-    /// One whose messages are charged to an account: once that is cut off, the box is closed and empty.
+    /// An outbox whose messages are charged to `account`. If the account is cut off, the outbox is closed and emptied.
     #[must_use]
     pub fn charged(bounds: Bounds, account: Arc<Account>) -> Arc<Self> {
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Outbox {
         }
     }
 
-    /// Closes the box for good, and forgets what waits.
+    /// Closes the outbox permanently and discards its messages.
     fn shut(&self, mut state: MutexGuard<'_, State>) {
         state.closed = true;
         state.waiting = VecDeque::new();
@@ -87,7 +87,7 @@ impl Outbox {
         wake(state);
     }
 
-    /// Adds a message; `false` if it was not taken.
+    /// Adds a message. Returns `false` if it was not accepted.
     pub fn push(&self, weight: Weight, message: Bytes) -> bool {
         let mut state = self.state.lock();
         if state.closed {
@@ -144,7 +144,7 @@ impl Outbox {
         true
     }
 
-    /// Nothing more is taken; what waits is still read.
+    /// Refuses further messages. Queued ones can still be read.
     pub fn close(&self) {
         let mut state = self.state.lock();
         if self
@@ -158,7 +158,7 @@ impl Outbox {
         wake(state);
     }
 
-    /// Whether nothing waits.
+    /// Returns true if the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.state.lock().waiting.is_empty()
@@ -169,13 +169,13 @@ impl Outbox {
         self.state.lock().closed
     }
 
-    /// Notifications that a slow reader never saw.
+    /// Number of notifications dropped because the reader was slow.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.state.lock().dropped
     }
 
-    /// Waits until there is a message, and leaves it there.
+    /// Waits until a message is queued, without taking it.
     pub fn poll_filled(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {
@@ -185,7 +185,7 @@ impl Outbox {
         Poll::Ready(())
     }
 
-    /// The next message, if there is one already.
+    /// Takes the next message if one is queued.
     pub fn take(&self) -> Option<(Weight, Bytes)> {
         self.taken(&mut self.state.lock())
     }
@@ -196,7 +196,7 @@ impl Outbox {
         Some(message)
     }
 
-    /// The next message; `None` once it is closed and empty.
+    /// The next message, or `None` once the outbox is closed and empty.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<(Weight, Bytes)>> {
         let mut state = self.state.lock();
         if let Some(message) = self.taken(&mut state) {
@@ -209,7 +209,7 @@ impl Outbox {
         Poll::Pending
     }
 
-    /// The next message; `None` once it is closed and empty.
+    /// The next message, or `None` once the outbox is closed and empty.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -230,7 +230,7 @@ impl State {
         let message = self.waiting.pop_front()?;
         self.bytes -= message.1.len();
         if self.waiting.is_empty() {
-            // An idle stream keeps no memory.
+            // An idle outbox keeps no memory.
             self.waiting = VecDeque::new();
         }
         Some(message)
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(backlog.bytes(), 60 << 10);
         assert!(outbox.next().await.is_some());
         assert_eq!(backlog.bytes(), 40 << 10);
-        // Somebody else needs the room.
+        // Another client needs the room.
         assert!(other.add(30 << 10));
         backlog.settle();
         assert!(one.is_cut());

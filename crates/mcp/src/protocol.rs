@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a conversation is held (2026-07-28 basic/versioning "Terminology").
+/// The two protocol generations (2026-07-28 basic/versioning "Terminology").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Era {
     /// `initialize`, sessions, server requests.
@@ -11,7 +11,7 @@ pub enum Era {
     Modern,
 }
 
-/// A protocol revision that this crate speaks, oldest first.
+/// A protocol revision that this crate supports, oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     V2024_11_05,
@@ -59,8 +59,8 @@ impl Version {
         }
     }
 
-    /// What `initialize` is answered with when a client asks for `asked`: that, or the latest legacy revision
-    /// (2025-11-25 basic/lifecycle "Version Negotiation").
+    /// The version for the response to `initialize` if the client asks for `asked`: that one, or the latest legacy
+    /// revision (2025-11-25 basic/lifecycle "Version Negotiation").
     #[must_use]
     pub fn negotiate_legacy(asked: &str) -> Self {
         match Self::parse(asked) {
@@ -86,8 +86,8 @@ pub mod meta {
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     pub const PROGRESS_TOKEN: &str = "progressToken";
 
-    /// The members that every request of our own carries, as JSON text without braces. `info` and `capabilities` are
-    /// JSON objects (2026-07-28 basic "Per-request protocol fields").
+    /// The members of `_meta` in each of the gateway's own requests, as JSON text without braces. `info` and
+    /// `capabilities` are JSON objects (2026-07-28 basic "Per-request protocol fields").
     #[must_use]
     pub fn members(info: &str, capabilities: &str) -> String {
         let version = super::Version::LATEST;
@@ -97,7 +97,7 @@ pub mod meta {
     }
 }
 
-/// Methods that are looked at on the way; every other one is only relayed.
+/// Methods that the gateway handles. All others are only relayed.
 pub mod method {
     pub const INITIALIZE: &str = "initialize";
     pub const INITIALIZED: &str = "notifications/initialized";

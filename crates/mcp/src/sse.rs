@@ -1,6 +1,6 @@
 //! Server-sent events: an incremental parser and an encoder (WHATWG HTML "Server-sent events").
 //!
-//! The parser holds what came last and one event of the bound.
+//! The parser holds the latest chunk and at most one event of maximum length.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -9,15 +9,15 @@ use crate::gather::{self, Gather};
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
-    /// The event's type; empty means `message`.
+    /// The event type. Empty means `message`.
     pub event: String,
     pub data: Bytes,
     pub id: Option<String>,
-    /// Milliseconds to wait before reconnecting, if the server said so.
+    /// Reconnection delay in milliseconds, if the server sent one.
     pub retry: Option<u64>,
 }
 
-/// An event was longer than the parser's bound.
+/// The error for an event over the parser's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event is longer than {0} bytes")]
 pub struct TooLong(pub usize);
@@ -28,20 +28,20 @@ impl From<gather::TooLong> for TooLong {
     }
 }
 
-/// How much of a line is kept that is no data. What stands in it beyond that is of no use.
-const MAX_FIELD: usize = 2048;
+/// Bytes kept of a line that is not data. The rest is not needed.
+const MAX_FIELD_BYTES: usize = 2048;
 
 /// Reads events from chunks of a stream.
 pub struct Parser {
-    /// What came in and is not read yet.
+    /// Input that was not parsed yet.
     input: Bytes,
-    /// The last byte was a carriage return: a line feed after it belongs to it.
+    /// The last byte was a carriage return; a line feed after it belongs to the same line break.
     returned: bool,
-    /// Nothing but a byte order mark may have come before.
+    /// At the beginning of the stream, where a byte order mark may be.
     begins: bool,
-    /// The beginning of the line, unless it is data.
+    /// The beginning of the current line, unless it is data.
     line: Vec<u8>,
-    /// Bytes of the line so far.
+    /// Bytes of the current line so far.
     length: usize,
     part: Part,
     data: Gather,
@@ -52,12 +52,12 @@ pub struct Parser {
     max_event: usize,
 }
 
-/// Where in a line the input stands.
+/// The position in the current line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Before its colon.
+    /// Before the colon.
     Name,
-    /// Right behind the colon of `data:`.
+    /// Directly after the colon of `data:`.
     Space,
     /// In the value of `data`.
     Data,
@@ -66,7 +66,7 @@ enum Part {
 }
 
 impl Parser {
-    /// `max_event`: bytes of one event's data.
+    /// `max_event`: maximum bytes of one event's data.
     #[must_use]
     pub fn new(max_event: usize) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Parser {
         }
     }
 
-    /// Adds what came in.
+    /// Adds input.
     pub fn push(&mut self, chunk: Bytes) {
         self.input = if self.input.is_empty() {
             chunk
@@ -94,10 +94,10 @@ impl Parser {
         };
     }
 
-    /// The next whole event; `None` until more comes in.
+    /// The next complete event, or `None` until more input arrives.
     ///
     /// # Errors
-    /// [`TooLong`]; the stream is of no use after it.
+    /// [`TooLong`]. The stream cannot be used after it.
     pub fn next_event(&mut self) -> Result<Option<Event>, TooLong> {
         let input = std::mem::take(&mut self.input);
         let mut rest = &input[..];
@@ -121,7 +121,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Some of a line.
+    /// Reads a part of a line.
     fn read(&mut self, mut text: &[u8]) -> Result<(), TooLong> {
         if self.part == Part::Name && !text.is_empty() {
             let colon = memchr::memchr(b':', text);
@@ -148,19 +148,19 @@ impl Parser {
         }
     }
 
-    /// Some of a line that is no data.
+    /// Keeps a part of a line that is not data.
     fn keep(&mut self, text: &[u8]) -> Result<(), TooLong> {
         self.length += text.len();
-        let room = MAX_FIELD - self.line.len();
+        let room = MAX_FIELD_BYTES - self.line.len();
         self.line.extend_from_slice(&text[..text.len().min(room)]);
-        // Little is kept of it, but it has an end, too.
+        // Only a little of the line is kept, but its length is limited too.
         if self.length > self.max_event {
             return Err(TooLong(self.max_event));
         }
         Ok(())
     }
 
-    /// A line of data begins.
+    /// Begins a data line.
     fn data_line(&mut self) -> Result<(), TooLong> {
         if std::mem::replace(&mut self.has_data, true) {
             self.data.push(b"\n")?;
@@ -199,7 +199,7 @@ impl Parser {
         })
     }
 
-    /// A field other than data.
+    /// Handles a field other than data.
     fn field(&mut self, line: &[u8]) {
         let (name, value) = match memchr::memchr(b':', line) {
             Some(colon) => {
@@ -222,7 +222,7 @@ impl Parser {
     }
 }
 
-/// A line without the mark that a stream may begin with.
+/// Removes the byte order mark from the first line of a stream.
 fn without_mark(line: &[u8], begins: bool) -> &[u8] {
     match line.strip_prefix("\u{feff}".as_bytes()) {
         Some(rest) if begins => rest,
@@ -230,7 +230,7 @@ fn without_mark(line: &[u8], begins: bool) -> &[u8] {
     }
 }
 
-/// One event with `data` (a message on one line or many) as it goes over the wire.
+/// Encodes one event with `data` (a message on one or more lines) in wire format.
 #[must_use]
 pub fn encode(event: Option<&str>, id: Option<&str>, data: &Bytes) -> Bytes {
     let data = crate::json::one_line(data);
@@ -251,8 +251,7 @@ pub fn encode(event: Option<&str>, id: Option<&str>, data: &Bytes) -> Bytes {
     out.freeze()
 }
 
-/// An event that says nothing but where the client is to take the stream up again, and after how many
-/// milliseconds.
+/// An event that carries only the resume id and the reconnection delay in milliseconds.
 #[must_use]
 pub fn priming(id: &str, retry: u64) -> Bytes {
     format!("id: {id}\nretry: {retry}\ndata: \n\n").into()

@@ -1,7 +1,7 @@
-//! Tasks as either era writes them: 2025-11-25 basic/utilities/tasks, and the extension of 2026-07-28 (SEP-2663).
+//! Tasks in the format of either era: 2025-11-25 basic/utilities/tasks, and the extension of 2026-07-28 (SEP-2663).
 //!
-//! Pure functions: values are taken over as they stand, only keys differ between the eras. Deliberately absent: whose
-//! a task is, and where.
+//! Pure functions. Values are copied unchanged; only keys differ between the eras. Deliberately absent: the owner and
+//! location of a task.
 
 use memchr::memmem::Finder;
 
@@ -27,7 +27,7 @@ pub const RELATED: &str = "io.modelcontextprotocol/related-task";
 pub const CAPABILITY: &str =
     "\"tasks\":{\"list\":{},\"cancel\":{},\"requests\":{\"tools\":{\"call\":{}}}}";
 
-/// The id of the task that the result of a tool call creates, if it creates one.
+/// The id of the task that a tool call created, if its result says so.
 #[must_use]
 pub fn created(result: &Frame, era: Era) -> Option<String> {
     let object = result.object()?;
@@ -41,8 +41,8 @@ pub fn created(result: &Frame, era: Era) -> Option<String> {
     id.map(std::borrow::Cow::into_owned)
 }
 
-/// The members of a task as the era `to` names them, under the id `id` and, if given, with another status; without
-/// braces, and without what only one era has in it.
+/// The members of a task in the format of era `to`, with the id `id` and, if given, another status. Without braces, and
+/// without members that exist in one era only.
 #[must_use]
 pub fn members(text: &[u8], task: &Object<'_>, to: Era, id: &str, status: Option<&str>) -> String {
     let mut out = format!("\"taskId\":{}", quote(id));
@@ -77,7 +77,7 @@ pub fn members(text: &[u8], task: &Object<'_>, to: Era, id: &str, status: Option
     out
 }
 
-/// The result that tells a client of the era `to` that its call became a task.
+/// The result that tells a client of era `to` that its call became a task.
 #[must_use]
 pub fn creation(result: &Frame, from: Era, to: Era, id: &str) -> Option<String> {
     let object = result.object()?;
@@ -95,7 +95,7 @@ pub fn creation(result: &Frame, from: Era, to: Era, id: &str) -> Option<String> 
     })
 }
 
-/// Replaces the id of a task wherever a result or a message of it has it.
+/// Replaces a task's id wherever a result or message contains it.
 pub fn rename(frame: &Frame, id: &str, splice: &mut Splice<'_>) {
     let Some(object) = frame.object() else { return };
     let related = object
@@ -110,7 +110,7 @@ pub fn rename(frame: &Frame, id: &str, splice: &mut Splice<'_>) {
     }
 }
 
-/// An object (JSON text) whose `_meta` says which task it belongs to.
+/// Adds the related task to the `_meta` of an object (JSON text).
 #[must_use]
 pub fn related(object: &[u8], id: &str) -> Vec<u8> {
     let member = format!("{}:{{\"taskId\":{}}}", quote(RELATED), quote(id));
@@ -129,7 +129,7 @@ pub fn related(object: &[u8], id: &str) -> Vec<u8> {
     splice.apply_within(object, whole).to_vec()
 }
 
-/// A result (JSON text) that does not say which task it belongs to: it stands in that task.
+/// Removes the related task from a result (JSON text) that is nested in that task.
 #[must_use]
 pub fn unrelated(result: &[u8]) -> Vec<u8> {
     let own = Object::of(result).and_then(|result| result.object("_meta"));
@@ -142,7 +142,7 @@ pub fn unrelated(result: &[u8]) -> Vec<u8> {
     splice.apply_within(result, json::trimmed(result)).to_vec()
 }
 
-/// What a modern client hears that needs the extension and did not declare it (SEP-2663 "Error Handling").
+/// The error for a modern client that did not declare the extension it needs (SEP-2663 "Error Handling").
 #[must_use]
 pub fn missing(what: &str) -> RpcError {
     let data = format!(
@@ -156,8 +156,7 @@ pub fn missing(what: &str) -> RpcError {
     RpcError::new(error::MISSING_CAPABILITY, message).with_data(data.into_bytes())
 }
 
-/// Whether the tool (JSON text) can only be called as a task: `execution.taskSupport` is `required`, or may be: it is
-/// `optional`.
+/// Reads `execution.taskSupport` of a tool (JSON text).
 #[must_use]
 pub fn support(tool: &[u8]) -> Support {
     if Finder::new("taskSupport").find(tool).is_none() {
@@ -174,7 +173,7 @@ pub fn support(tool: &[u8]) -> Support {
     }
 }
 
-/// Whether a legacy tool is called as a task.
+/// How a legacy tool may be called: `Required` means only as a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
     None,

@@ -1,13 +1,14 @@
-//! Which addresses are of the public internet: where servers that no administrator registered may be, and what an
-//! allow-list's names may resolve to.
+//! Addresses of the public internet. Servers that no administrator registered, and names on an allow-list, may only
+//! have such addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is of the public internet, by IANA's registries of special-purpose addresses (RFC 6890).
+/// Returns whether an address belongs to the public internet according to IANA's registries of special-purpose
+/// addresses (RFC 6890).
 ///
-/// An address of version 6 that carries one of version 4 is as public as that one. What the registries do not mention,
-/// and what is not unicast, is not public. Nor are the few services in `192.0.0.0/24` and `2001::/23` that the
-/// registries call global: no server is there.
+/// An IPv6 address that contains an IPv4 address is as public as that one. Addresses outside of global unicast space
+/// are not public. Neither are the few services in `192.0.0.0/24` and `2001::/23` that the registries call global: no
+/// server is there.
 #[must_use]
 pub fn is_public(ip: IpAddr) -> bool {
     match ip {
@@ -25,15 +26,15 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         || ip.is_multicast()
         // "This network".
         || a == 0
-        // Shared between a provider and its customers.
+        // Shared between a provider and its customers (carrier-grade NAT).
         || (a == 100 && (64..128).contains(&b))
-        // Assignments of the IETF.
+        // IETF protocol assignments.
         || (a == 192 && b == 0 && c == 0)
-        // Relays of 6to4, withdrawn.
+        // 6to4 relays, withdrawn.
         || (a == 192 && b == 88 && c == 99)
         // Benchmarks.
         || (a == 198 && (b == 18 || b == 19))
-        // Reserved, and broadcast.
+        // Reserved and broadcast.
         || a >= 240)
 }
 
@@ -43,13 +44,13 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match ip.segments() {
-        // Mapped, and NAT64.
+        // IPv4-mapped and NAT64.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             carried(high, low)
         }
         // 6to4.
         [0x2002, high, low, ..] => carried(high, low),
-        // Assignments of the IETF, with Teredo and benchmarks; documentation.
+        // IETF protocol assignments including Teredo and benchmarks; documentation.
         [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
         [0x3fff, second, ..] if second < 0x1000 => false,
         // Global unicast, and nothing else.
@@ -61,7 +62,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
 mod tests {
     use super::*;
 
-    /// The registries, each block by its first and last address, and what stands next to it.
+    /// The registered blocks with their first and last addresses, and the addresses next to them.
     #[test]
     fn special_purpose_addresses_are_not_public() {
         let check = |expected: bool, addresses: &[&str]| {
@@ -154,7 +155,7 @@ mod tests {
         ] {
             check(false, &inside);
             check(true, &outside);
-            // The same as they are carried by addresses of version 6.
+            // The same result if an IPv6 address contains them.
             for (ips, expected) in [(inside, false), (outside, true)] {
                 for ip in ips.iter().filter_map(|ip| ip.parse::<Ipv4Addr>().ok()) {
                     let [a, b, c, d] = ip.octets();
@@ -166,7 +167,8 @@ mod tests {
                     ] {
                         assert_eq!(is_public(ip.into()), expected, "{block}: {ip}");
                     }
-                    // Withdrawn, and Teredo: whatever they carry.
+                    // IPv4-compatible (withdrawn) and Teredo addresses are not public, regardless of the address
+                    // inside.
                     assert!(!is_public(ip.to_ipv6_compatible().into()), "{ip}");
                     let teredo = Ipv6Addr::new(0x2001, 0, high, low, 0, 0, !high, !low);
                     assert!(!is_public(teredo.into()), "{teredo}");
@@ -178,7 +180,7 @@ mod tests {
             &[
                 "::",
                 "::1",
-                // NAT64 of one's own.
+                // Local-use NAT64.
                 "64:ff9b:1::1.1.1.1",
                 "64:ff9b::1:101:101",
                 // Discard-only, and a dummy prefix.

@@ -1,35 +1,36 @@
-//! Issuers of tokens that are taken (`[auth.oidc]`).
+//! Trusted token issuers (`[auth.oidc]`).
 
 use std::collections::BTreeSet;
 
 use crate::{Hidden, ProjectId, Role};
 
-/// An issuer (OpenID Connect, or RFC 8414), and what its people may do here.
+/// An issuer (OpenID Connect or RFC 8414), and the access rules for its users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OidcSettings {
-    /// As tokens and the issuer's metadata have it, to the letter.
+    /// The issuer exactly as in tokens and in its metadata.
     pub issuer: String,
-    /// One of these has to be among a token's audiences; none: the endpoint that is asked, or one above it.
+    /// A token's audiences must include one of these. If empty: the requested endpoint or one above it.
     pub audiences: BTreeSet<String>,
-    /// All of these have to be among a token's scopes.
+    /// A token's scopes must include all of these.
     pub scopes: BTreeSet<String>,
-    /// Where its keys are; `None`: where its metadata says.
+    /// The URL of the signing keys. `None`: taken from its metadata.
     pub jwks_uri: Option<String>,
-    /// Whether it is asked about tokens that are no JWT (RFC 7662), with `client_id` and `client_secret`.
+    /// True: ask the issuer about tokens that are not JWTs (RFC 7662), with `client_id` and `client_secret`.
     pub introspection: bool,
-    /// Toolwharf itself as a client of the issuer. With one, people can sign in at a browser.
+    /// Toolwharf's own client id at the issuer. If set, users can sign in with a browser.
     pub client_id: Option<String>,
     pub client_secret: Option<Hidden>,
-    /// What people may do: all that the rules which match them give. Without one nobody may do anything.
+    /// The access rules. A user has all roles of the matching rules, and no access without one.
     pub access: Vec<AccessRule>,
 }
 
-/// Gives a role to people with a claim.
+/// Grants a role to users with a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRule {
-    /// A claim's name, or its path with dots (`realm_access.roles`), and its values, one of which it has to have or be; `None`: everybody.
+    /// The name or the dotted path (`realm_access.roles`) of a claim, and the values of which it must have or contain
+    /// one. `None`: matches all users.
     pub claim: Option<(String, BTreeSet<String>)>,
     pub role: Role,
-    /// Where; none: everywhere.
+    /// The projects in which the role applies. If empty: all projects.
     pub projects: BTreeSet<ProjectId>,
 }

@@ -1,9 +1,9 @@
-//! Errors as text.
+//! Formatting of errors.
 
 use std::error::Error;
 
-/// An error and its sources, from the outer to the inner, on one line. A source that was said already is left out:
-/// many errors repeat theirs.
+/// An error and its sources, outermost first, on one line. Omits a source that the text already contains, because many
+/// errors repeat theirs.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

@@ -1,39 +1,40 @@
-//! The time that all gateways of an installation agree on: the database's, where there are several.
+//! The time shared by all gateways of an installation. With replicas, it is the database's time.
 //!
-//! Clocks of machines may differ by any time. Each gateway knows how far the database's clock is from its own, and looks again now and then.
-//! Deliberately absent: how much time has passed, which monotonic clocks tell.
+//! The clocks of machines may differ by any amount. Each gateway knows the offset of the database clock from its own
+//! clock, and measures it again from time to time. Deliberately absent: elapsed time, which monotonic clocks measure.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
     time::{Duration, SystemTime},
 };
 
-/// Microseconds by which the database's clock is ahead of this machine's.
+/// Microseconds by which the database clock is ahead of this machine's clock.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
-/// The time of the database; without replicas, this machine's.
+/// The database's time. Without replicas, this machine's time.
 #[must_use]
 pub fn now() -> SystemTime {
     shifted(SystemTime::now(), ahead())
 }
 
-/// Microseconds by which the database's clock is ahead of this machine's.
+/// Microseconds by which the database clock is ahead of this machine's clock.
 #[must_use]
 pub fn ahead() -> i64 {
     AHEAD.load(Ordering::Relaxed)
 }
 
-/// Takes in what the database's clock showed between two times of this machine's. The distance that is known stays if it can be true: a slow
-/// answer says little, and two clocks that agree stay the same.
+/// Updates the offset from a database time that was read between two times of this machine. The known offset stays if
+/// it is consistent with the reading, because a slow response says little, and so that two synchronous clocks stay
+/// equal.
 pub fn agree(database: SystemTime, before: SystemTime, after: SystemTime) {
     let (least, most) = (micros(database, after), micros(database, before));
-    // Otherwise this machine's clock was set meanwhile.
+    // Otherwise this machine's clock was set during the reading.
     if least <= most && !(least..=most).contains(&ahead()) {
         AHEAD.store(least.midpoint(most), Ordering::Relaxed);
     }
 }
 
-/// Microseconds from `earlier` to `later`, negative if they are the other way round.
+/// Microseconds from `earlier` to `later`. Negative if they are in the opposite order.
 fn micros(later: SystemTime, earlier: SystemTime) -> i64 {
     let whole = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     match later.duration_since(earlier) {
@@ -55,19 +56,19 @@ fn shifted(time: SystemTime, micros: i64) -> SystemTime {
 mod tests {
     use super::*;
 
-    /// One test, for there is one clock.
+    /// A single test, because the clock is global.
     #[test]
     fn the_distance_changes_only_as_far_as_it_must() {
         let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let second = 1_000_000;
         for (database, before, after, expect) in [
-            // It may be the same clock.
+            // May be the same clock.
             (at(1000), at(999), at(1001), 0),
             (at(1300), at(1000), at(1002), 299 * second),
             (at(1300), at(1002), at(1008), 295 * second),
             (at(1300), at(1000), at(1008), 295 * second),
             (at(1300), at(1000), at(1000), 300 * second),
-            // This machine's clock was set while the database answered.
+            // This machine's clock was set during the reading.
             (at(1300), at(2000), at(1000), 300 * second),
             (at(700), at(1000), at(1002), -301 * second),
             (at(1000), at(1000), at(1000), 0),

@@ -1,9 +1,8 @@
-//! A text that is not to be seen.
+//! A text that is not shown.
 
 use std::fmt;
 
-/// A secret of an administrator's, such as a key to somebody else's API. `Debug` does not show it, and it has no
-/// `Display`.
+/// An administrator's secret, such as a key to an external API. `Debug` hides it, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hidden(String);
 
@@ -13,13 +12,13 @@ impl Hidden {
         Self(text.into())
     }
 
-    /// For where it has to go, and nowhere else.
+    /// Returns the secret, for the place that needs it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// `text` without it: others may repeat what they were sent.
+    /// Returns `text` with the secret replaced by `…`, because services may repeat what they were sent.
     #[must_use]
     pub fn blot(&self, text: &str) -> String {
         match self.0.is_empty() {

@@ -1,8 +1,8 @@
-//! Names of servers, projects, tools and prompts, each a type of its own.
+//! Names of servers, projects, tools and prompts, each with its own type.
 //!
-//! Invariants: a [`ServerName`] or [`ProjectId`] that exists is valid. [`NativeName`] (as the
-//! server gave it) and [`ExposedName`] (as clients see it) never turn into each other by
-//! themselves: only [`crate::naming`] and the catalog know which belongs to which.
+//! Invariants: a [`ServerName`] or [`ProjectId`] is always valid. [`NativeName`] (as the server gave it) and
+//! [`ExposedName`] (as clients see it) never convert into each other; only [`crate::naming`] and the catalog know which
+//! belong together.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest server or project name, in characters.
+/// Maximum length of a server name or project id, in characters.
 const MAX_CHARS: usize = 64;
 
-/// The unique name of a configured server: 1 to 64 characters, no control characters, no `/`,
-/// and neither `.` nor `..`, so that it can stand in a path of ours as one segment.
+/// The unique name of a configured server: 1 to 64 characters, no control characters, no `/`, and neither `.` nor `..`,
+/// so that it can be a segment of a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerName(Arc<str>);
@@ -25,7 +25,7 @@ pub struct ServerName(Arc<str>);
 #[serde(try_from = "String")]
 pub struct ProjectId(Arc<str>);
 
-/// The name of a tool or prompt as its server gave it; any string at all.
+/// The name of a tool or prompt as given by its server. Any string.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NativeName(Arc<str>);
@@ -35,23 +35,23 @@ pub struct NativeName(Arc<str>);
 #[serde(transparent)]
 pub struct ExposedName(Arc<str>);
 
-/// One tool of one server, written `server/tool`. The first slash divides, because a
-/// server's name cannot hold one.
+/// A tool of a server, written `server/tool`. The first slash is the separator, because a server name cannot contain
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ToolRef {
     pub server: ServerName,
     pub tool: NativeName,
 }
 
-/// Which server: two projects may each have one of the same name.
+/// Identifies a server. Servers of two projects may have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerKey {
-    /// The project whose own it is; `None`: of the configuration file.
+    /// The project that owns the server. `None`: the server comes from the configuration file.
     pub owner: Option<ProjectId>,
     pub name: ServerName,
 }
 
-/// Why a string is no valid name. The message does not repeat the string.
+/// Why a string is not a valid name. The message does not repeat the string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     #[error("a name cannot be empty")]
@@ -72,7 +72,7 @@ pub enum InvalidName {
 
 impl ServerName {
     /// # Errors
-    /// When the string breaks one of the rules of the type.
+    /// If the string violates a rule of the type.
     pub fn parse(name: &str) -> Result<Self, InvalidName> {
         if name.is_empty() {
             return Err(InvalidName::Empty);
@@ -95,7 +95,7 @@ impl ServerName {
 
 impl ProjectId {
     /// # Errors
-    /// When the string breaks one of the rules of the type.
+    /// If the string violates a rule of the type.
     pub fn parse(id: &str) -> Result<Self, InvalidName> {
         if id.is_empty() {
             return Err(InvalidName::Empty);
@@ -127,7 +127,7 @@ impl ExposedName {
 
 impl ToolRef {
     /// # Errors
-    /// When there is no `/`, no tool behind it, or no valid server name before it.
+    /// If there is no `/`, no tool after it, or no valid server name before it.
     pub fn parse(text: &str) -> Result<Self, InvalidName> {
         let (server, tool) = text.split_once('/').ok_or(InvalidName::NotToolRef)?;
         if tool.is_empty() {
@@ -141,8 +141,7 @@ impl ToolRef {
 }
 
 impl ServerKey {
-    /// The name where servers of several projects stand beside each other: `project/server`, which no
-    /// configured name can be.
+    /// The name where servers of several projects appear together: `project/server`, which is never a configured name.
     #[must_use]
     pub fn qualified(&self) -> ServerName {
         match &self.owner {
@@ -217,7 +216,7 @@ macro_rules! parsed {
     )*};
 }
 
-// Four types with the same surface; a generic newtype would let them be swapped.
+// Four types with the same methods. A generic newtype would allow mixing them up.
 string_like!(ServerName, ProjectId, NativeName, ExposedName);
 parsed!(ServerName, ProjectId, ToolRef);
 

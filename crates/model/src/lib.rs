@@ -1,9 +1,8 @@
-//! The words of the domain: ids, server specifications, policies, settings and exposed names; and what all crates have
-//! to say alike: which addresses are public, how an error is told, what time it is.
+//! Domain types (ids, server specifications, policies, settings and exposed names), and what all crates must do in the
+//! same way: decide which addresses are public, format errors, and tell the time.
 //!
-//! Invariants: every value here is already valid (parsing happens at the edge, in the types'
-//! constructors), and nothing in a `Debug` output is a secret. Deliberately absent: tokio, SQL,
-//! HTTP, files and any behaviour that waits.
+//! Invariants: every value is valid, because input is parsed by the constructors of the types; `Debug` output contains
+//! no secrets. Deliberately absent: tokio, SQL, HTTP, files and any behaviour that waits.
 
 mod address;
 mod auth;

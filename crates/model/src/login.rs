@@ -1,6 +1,6 @@
-//! How callers are signed in to a server.
+//! How callers sign in to a server.
 //!
-//! Invariant: `Debug` shows no secret.
+//! Invariant: `Debug` shows no secrets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,29 +12,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::Hidden;
 
-/// Whose sign-in a server's requests carry.
+/// The sign-in used for requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoginMode {
-    /// Nobody's: a server that asks for a token gets none.
+    /// None. A server that requires a token gets none.
     None,
-    /// One sign-in for all callers of the server's project, made by an administrator.
+    /// One sign-in, made by an administrator, for all callers of the project.
     #[default]
     Shared,
-    /// Each caller's own.
+    /// The caller's.
     User,
 }
 
-/// How tokens are had.
+/// How tokens are obtained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
-    /// A person signs in.
+    /// A user signs in.
     #[default]
     AuthorizationCode,
-    /// Nobody does: the client itself is known to the issuer.
+    /// No user is involved. The issuer knows the client itself.
     ClientCredentials,
-    /// Nobody does: the issuer trusts whoever has made an [`Assertion`].
+    /// No user is involved. The issuer trusts the party that made an [`Assertion`].
     JwtBearer,
 }
 
@@ -45,23 +45,24 @@ impl Grant {
     }
 }
 
-/// A statement of somebody else's that is given for an access token ([`Grant::JwtBearer`]).
+/// A third party's statement that is exchanged for an access token ([`Grant::JwtBearer`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assertion {
     pub text: AssertionText,
-    /// Who makes of it, which then is an ID token, one for the server's issuer (ID-JAG); `None`: it is for the server's issuer itself.
+    /// The identity provider that exchanges it (it is then an ID token) for an assertion to the server's issuer
+    /// (ID-JAG). `None`: it is already meant for the server's issuer.
     pub idp: Option<Idp>,
 }
 
-/// The place of an assertion's text.
+/// The text of an assertion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssertionText {
     Is(Hidden),
-    /// In a file of the host, which is read each time.
+    /// Read from a file on the host each time.
     File(PathBuf),
 }
 
-/// A company's identity provider, and what it knows us as.
+/// A company's identity provider, and Toolwharf's registration with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idp {
     pub issuer: String,
@@ -69,7 +70,7 @@ pub struct Idp {
     pub client_secret: Option<Hidden>,
 }
 
-/// How a client shows at a token endpoint that it is the one (OpenID Connect Core 1.0, 9).
+/// How a client authenticates to a token endpoint (OpenID Connect Core 1.0, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
@@ -79,43 +80,43 @@ pub enum ClientAuth {
     PrivateKeyJwt,
 }
 
-/// What an issuer that does not say that it knows PKCE is taken for.
+/// The behaviour if an issuer does not declare support for PKCE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pkce {
-    /// One that does not know it: nobody signs in there.
+    /// Refuse the sign-in.
     #[default]
     Required,
-    /// One that does know it (Entra, Cognito).
+    /// Assume that it supports PKCE (Entra, Cognito).
     Assume,
 }
 
-/// How callers are signed in to a server.
+/// How callers sign in to a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// `None`: as the installation has it.
+    /// `None`: the installation's default.
     pub mode: Option<LoginMode>,
     pub grant: Grant,
     pub client_id: Option<String>,
     pub client_secret: Option<String>,
     /// PEM, for [`ClientAuth::PrivateKeyJwt`].
     pub private_key: Option<String>,
-    /// `None`: as the issuer wants it.
+    /// `None`: chosen by the issuer.
     pub client_auth: Option<ClientAuth>,
-    /// Which issuer, where the server names several, or none.
+    /// The issuer to use if the server names several or none.
     pub issuer: Option<String>,
-    /// Asked for in any case.
+    /// Scopes that are always requested.
     pub scopes: Vec<String>,
-    /// Whether the issuer is told which server the token is for (RFC 8707). Entra refuses that.
+    /// True: tell the issuer which server the token is for (RFC 8707). Entra refuses that.
     pub resource: bool,
     pub pkce: Pkce,
-    /// The address where people sign in, for an issuer without metadata.
+    /// The endpoints of an issuer without metadata.
     pub endpoints: Option<Box<Endpoints>>,
     pub assertion: Option<Box<Assertion>>,
 }
 
 impl Login {
-    /// The parts that must be in no text of ours.
+    /// The secrets, for redaction.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         let own = [&self.client_secret, &self.private_key];
         let assertion = self.assertion.as_deref();
@@ -137,22 +138,22 @@ pub struct Endpoints {
     pub device: Option<String>,
 }
 
-/// The variables of a launched server whose values are access tokens: `"GITHUB_TOKEN": "${login:github}"`. Its environment has that text
-/// until it is launched.
+/// The variables of a launched server whose values are access tokens: `"GITHUB_TOKEN": "${login:github}"`. Its
+/// environment contains this placeholder until the launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginVariables {
-    /// Of the table `[logins.NAME]`.
+    /// The name of the table `[logins.NAME]`.
     pub name: String,
     pub variables: BTreeSet<String>,
-    /// `None` if there is no such table.
+    /// `None`: the table is missing.
     pub login: Option<Login>,
 }
 
 impl LoginVariables {
-    /// Looks the login up.
+    /// Looks up the login.
     ///
     /// # Errors
-    /// There is none of that name; the error names those that there are.
+    /// The table is missing. The error lists the existing ones.
     pub fn resolve(&mut self, logins: &BTreeMap<String, Login>) -> Result<(), String> {
         self.login = logins.get(&self.name).cloned();
         if self.login.is_some() {
@@ -160,12 +161,12 @@ impl LoginVariables {
         }
         let names: Vec<String> = logins.keys().map(|name| format!("`{name}`")).collect();
         let known = match names.is_empty() {
-            true => "there are none".to_owned(),
-            false => format!("there are {}", names.join(", ")),
+            true => "no logins".to_owned(),
+            false => names.join(", "),
         };
         let name = &self.name;
         Err(format!(
-            "there is no `[logins.{name}]` in toolwharf.toml; {known}"
+            "`[logins.{name}]` is missing in toolwharf.toml, which defines {known}"
         ))
     }
 }

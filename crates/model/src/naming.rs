@@ -1,28 +1,33 @@
-//! Exposed names: what clients call the tools and prompts of many servers.
+//! Exposed names: the names under which clients see the tools and prompts of all servers.
 //!
-//! Invariants, for every policy but `Preserve`: names are unique, consist of `[A-Za-z0-9_-]`
-//! and have 1 to 64 characters; they depend only on *which* servers and tools there are,
-//! never on their order (`LastWins` apart, where the order is the policy), the time or a
-//! random number, so that they survive restarts. A legal name without a clash is unchanged.
+//! Invariants, for every policy except `Preserve`:
+//! - Names are unique, consist of `[A-Za-z0-9_-]` and have 1 to 64 characters.
+//! - They depend only on *which* servers and tools exist, so they survive restarts. They do not depend on the order
+//!   (except under `LastWins`, where the order is the policy), the time or random numbers.
+//! - A legal name without a clash is unchanged.
+//!
 //! `Preserve` leaves every name as the server gave it, legal or not, unless it belongs to another server.
 //!
-//! No server can take another's name. What begins with `server__` belongs to that server
-//! alone (to the one with the longest name, if `a` and `a__b` both fit): a tool of another
-//! server is never called so, whether or not the owner has such a tool. So `server__tool` can
-//! be promised to lead there whatever others list, and under `AlwaysPrefix` a name depends on
-//! nothing but the server, its tool, and how the other servers are called.
+//! No server can take another server's name. A name that begins with `server__` belongs to that server alone (if both
+//! `a` and `a__b` fit, to the server with the longer name). A tool of another server never gets such a name, even if
+//! the owner has no such tool. So `server__tool` always leads to that server, whatever the others list, and under
+//! `AlwaysPrefix` a name depends only on the server, its tool, and the names of the other servers.
 //!
-//! How: each name stands on a rung of a ladder. Native → `server__tool` → the same with 8 hex
-//! digits of a hash → `server_tool` with 16, in which no `__` is left, so that it is nobody's →
-//! the whole hash. All that clash climb by one, until none does; but a native name that meets
-//! one of the others gives way alone. A rung that would lead into what belongs to
-//! another server is left out.
-//! The hash is over server and tool (on the first rung over the tool alone, so that the same
-//! name of two servers still counts as a clash), and a name also bears one if it had to be
-//! cut or if characters had to be replaced: else `a.b` and `a/b` would need each other's
-//! presence to decide what they are called.
+//! The algorithm gives each name a rung on a ladder:
+//! 1. the native name
+//! 2. `server__tool`
+//! 3. `server__tool` with 8 hex digits of a hash
+//! 4. `server_tool` with 16 hex digits of a hash, without any `__`, so that it belongs to no server
+//! 5. the whole hash
 //!
-//! Deliberately absent: enabled and disabled, projects, and what the names are used for.
+//! All names that clash climb by one rung until no two clash. If a native name clashes with a name on another rung,
+//! only the native name climbs. A rung whose name would belong to another server is skipped.
+//!
+//! The hash covers the server and the tool. On the first rung it covers only the tool, so that the same name of two
+//! servers still counts as a clash. A name also gets a hash if it was truncated or if characters were replaced.
+//! Otherwise the names of `a.b` and `a/b` would depend on whether both exist.
+//!
+//! Deliberately absent: enabled and disabled tools, projects, and what the names are used for.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -30,12 +35,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{ExposedName, NamingPolicy, NativeName, ServerName};
 
-/// Longest exposed name, in characters; what model APIs accept.
+/// Maximum length of an exposed name, in characters. Model APIs accept no more.
 pub const MAX_LEN: usize = 64;
-/// Between the server's name and the tool's.
+/// Separates the server's name from the tool's.
 pub const SEPARATOR: &str = "__";
 
-/// One name as clients see it, and where it leads.
+/// An exposed name and the tool that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub exposed: ExposedName,
@@ -43,25 +48,25 @@ pub struct Named {
     pub native: NativeName,
 }
 
-/// A tool that is not offered because a later server has one of the same name.
+/// A tool that is not offered because a later server has one with the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
     pub native: NativeName,
-    /// The server whose tool is gone.
+    /// The server whose tool is hidden.
     pub loser: ServerName,
-    /// The server whose tool is offered in its place.
+    /// The server whose tool is offered instead.
     pub winner: ServerName,
 }
 
-/// The outcome: `names` in the order of the input, each pair of server and tool once.
+/// The result. `names` are in the order of the input, with each pair of server and tool once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
     pub names: Vec<Named>,
-    /// Only under [`NamingPolicy::LastWins`]: what a warning has to name.
+    /// Only under [`NamingPolicy::LastWins`]: the tools to warn about.
     pub replaced: Vec<Replaced>,
 }
 
-/// One name that two servers offer under [`NamingPolicy::Preserve`].
+/// A name that two servers offer under [`NamingPolicy::Preserve`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("servers `{first}` and `{second}` both offer `{name}`")]
 pub struct Clash {
@@ -70,16 +75,15 @@ pub struct Clash {
     pub second: ServerName,
 }
 
-/// Every clash there is, in the order of the input.
+/// All clashes, in the order of the input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct Clashes(pub Vec<Clash>);
 
-/// Gives each tool (or prompt) of each server its exposed name. A name that one server lists
-/// twice counts once.
+/// Assigns an exposed name to each tool (or prompt) of each server. A name that a server lists twice counts once.
 ///
 /// # Errors
-/// Under [`NamingPolicy::Preserve`], when two servers offer the same name.
+/// Under [`NamingPolicy::Preserve`], if two servers offer the same name.
 pub fn assign(
     servers: &[(ServerName, Vec<NativeName>)],
     policy: NamingPolicy,
@@ -94,7 +98,7 @@ pub fn assign(
     }
 }
 
-/// What there is where names cannot be preserved: those that clash get a prefix, the others stay as they are.
+/// The fallback if names cannot be preserved: names that clash get a prefix, and the others are unchanged.
 #[must_use]
 pub fn assign_apart(servers: &[(ServerName, Vec<NativeName>)]) -> Assignment {
     verbatim(pairs(servers), &Labels::of(servers))
@@ -109,12 +113,11 @@ fn pairs(servers: &[(ServerName, Vec<NativeName>)]) -> Vec<Pair<'_>> {
         .collect()
 }
 
-/// The names of servers, which say what belongs to whom.
+/// The names of all servers. They determine which server an exposed name belongs to.
 #[derive(Clone, Debug, Default)]
 pub struct Labels<'a>(HashSet<&'a str>);
 
 impl<'a> Labels<'a> {
-    /// Those of these servers.
     pub fn new(names: impl IntoIterator<Item = &'a ServerName>) -> Self {
         Self(names.into_iter().map(ServerName::as_str).collect())
     }
@@ -123,11 +126,11 @@ impl<'a> Labels<'a> {
         Self::new(servers.iter().map(|(name, _)| name))
     }
 
-    /// The server that a name belongs to, and what comes after its prefix.
+    /// The server that a name belongs to, and the part after its prefix.
     #[must_use]
     pub fn owner<'n>(&self, name: &'n str) -> Option<(&'n str, &'n str)> {
         let mut end = name.len();
-        // From the end: the longest counts. Two separators may share a character.
+        // Searches from the end, because the longest server name counts. Two separators may share a character.
         while let Some(at) = name[..end].rfind(SEPARATOR) {
             let (label, rest) = (&name[..at], &name[at + SEPARATOR.len()..]);
             if self.0.contains(label) {
@@ -139,7 +142,7 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Whether a name can be shown to clients as it is.
+/// Returns whether a name can be shown to clients unchanged.
 #[must_use]
 pub fn is_legal(name: &str) -> bool {
     (1..=MAX_LEN).contains(&name.len()) && name.chars().all(is_legal_char)
@@ -180,7 +183,7 @@ impl Pair<'_> {
         }
     }
 
-    /// What it is called on a rung behind the first.
+    /// The name on any rung except the first.
     fn on(self, rung: Rung) -> String {
         let prefixed = || format!("{}{SEPARATOR}{}", self.server, self.native);
         match rung {
@@ -196,16 +199,17 @@ impl Pair<'_> {
     }
 }
 
-/// Pairs on their way to names of their own.
+/// Pairs on their way to unique names.
 struct Ladder<'a> {
     pairs: Vec<Pair<'a>>,
     labels: &'a Labels<'a>,
-    /// Of each pair, where it stands, and its name there.
+    /// The rung of each pair, and its name there.
     places: Vec<(Rung, String)>,
 }
 
 impl<'a> Ladder<'a> {
-    /// All with their native names, spelt as `native` does it; those that are somebody else's, prefixed.
+    /// Starts all pairs with their native names, converted by `native`. A name that belongs to another server is
+    /// prefixed.
     fn new(
         pairs: Vec<Pair<'a>>,
         labels: &'a Labels<'a>,
@@ -217,7 +221,7 @@ impl<'a> Ladder<'a> {
             let name = native(pair.native);
             let is_free = match labels.owner(&name) {
                 None => true,
-                // Its own tool of that name may need it one day.
+                // Another tool of this server may need the name one day.
                 Some((owner, rest)) => {
                     let native = &NativeName::new(rest);
                     let server = pair.server;
@@ -242,12 +246,12 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Moves all that clash up by one rung until none does. Ends, because each round moves at
-    /// least one name up and the last rung is unique: it is the whole hash of a unique pair, and
-    /// whoever was merely called like it climbs away.
+    /// Moves all clashing names up by one rung until no two clash. This ends, because each round moves at least one
+    /// name up and the last rung is unique: it is the whole hash of a unique pair, and any other name equal to it
+    /// climbs away.
     fn climb(mut self) -> Vec<Named> {
         loop {
-            // How many are called so, and how many of these by their native names.
+            // The number of pairs with a name, and how many of these use their native name.
             let mut count: HashMap<&str, (usize, usize)> =
                 HashMap::with_capacity(self.places.len());
             for (rung, name) in &self.places {
@@ -258,7 +262,7 @@ impl<'a> Ladder<'a> {
             let climbs = |(rung, name): &(Rung, String)| match (rung, count[name.as_str()]) {
                 (Rung::OnlyHash, _) | (_, (1, _)) => false,
                 (Rung::Native, _) => true,
-                // One that has no other rung to fall back to does not give way to a native name.
+                // Gives way to another prefixed name, but not to a native name, which can still climb.
                 (_, (_, native)) => native == 0,
             };
             let clashing: Vec<usize> = (0..self.places.len())
@@ -276,8 +280,7 @@ impl<'a> Ladder<'a> {
     }
 }
 
-/// The first rung from this one on where the name does not belong to another server, nor to nobody while it looks as
-/// if it did.
+/// Finds the first rung from this one on whose name does not belong to another server and does not look as if it did.
 fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>) -> (Rung, String) {
     loop {
         let name = pair.on(rung);
@@ -294,7 +297,7 @@ fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>) -> (Rung, String) 
 }
 
 fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
-    // By what clients see: `a.b` may come out like another server's name.
+    // Compares exposed names, because `a.b` may be exposed like another server's name.
     let names: Vec<String> = pairs.iter().map(|pair| legal(pair.native)).collect();
     let winners: HashMap<&str, &ServerName> = names
         .iter()
@@ -329,7 +332,7 @@ fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Cla
         .collect();
     let mut clashes = Vec::new();
     for pair in &pairs {
-        // What leads to another server's tool with its prefix is that tool's name, too.
+        // A name with another server's prefix is also the name of that server's tool.
         let owner = labels.owner(pair.native.as_str());
         let owner = owner.filter(|owner| owner.0 != pair.server.as_str() && known.contains(owner));
         let owner =
@@ -351,7 +354,7 @@ fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Cla
     Ok(verbatim(pairs, labels))
 }
 
-/// Native names as they are, illegal or not, where they belong to no other server.
+/// Native names unchanged, legal or not, unless they belong to another server.
 fn verbatim(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
     let native = |native: &NativeName| native.as_str().to_owned();
     Ladder::new(pairs, labels, native).climb().into()
@@ -377,7 +380,7 @@ fn is_legal_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
-/// A native name as it can be shown to clients.
+/// A native name in a form that clients accept.
 fn legal(native: &NativeName) -> String {
     legal_or_hashed(native.as_str(), || hash(&[native.as_str()]))
 }
@@ -390,7 +393,7 @@ fn legal_or_hashed(name: &str, hash: impl FnOnce() -> String) -> String {
     }
 }
 
-/// The name with everything illegal replaced, cut so that `_` and the suffix still fit.
+/// Replaces illegal characters and truncates the name, so that `_` and the suffix fit.
 fn with_suffix(name: &str, suffix: &str) -> String {
     let room = MAX_LEN - suffix.len() - 1;
     let mut out: String = name
@@ -403,7 +406,7 @@ fn with_suffix(name: &str, suffix: &str) -> String {
     out
 }
 
-/// [`with_suffix`] without a separator in it: such a name belongs to no server.
+/// Like [`with_suffix`], but without `__` in the result: such a name belongs to no server.
 fn nobodys(name: &str, suffix: &str) -> String {
     let room = MAX_LEN - suffix.len() - 1;
     let mut out = String::with_capacity(MAX_LEN);
@@ -419,7 +422,7 @@ fn nobodys(name: &str, suffix: &str) -> String {
     out + suffix
 }
 
-/// SHA-256 in hexadecimal; a length before each part keeps `("a", "bc")` from `("ab", "c")`.
+/// SHA-256 in hexadecimal. Each part is preceded by its length, to distinguish `("a", "bc")` from `("ab", "c")`.
 fn hash(parts: &[&str]) -> String {
     let mut sha = Sha256::new();
     for part in parts {

@@ -1,7 +1,7 @@
-//! Where a server's instances come from: somebody else runs them, or we start them.
+//! The origin of a server's instances: a remote endpoint, or a program that the gateway starts.
 //!
-//! Invariant: values of variables and headers, arguments and the user part of a URL may be secrets, so `Debug` shows none
-//! of them. Deliberately absent: any state.
+//! Invariant: `Debug` hides the values of variables and headers, the arguments and the user part of a URL, because they
+//! may be secrets. Deliberately absent: any state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,71 +10,71 @@ use std::sync::Arc;
 
 use crate::{Login, LoginVariables, Packages, Sandbox};
 
-/// Where a server's instances come from.
+/// The origin of a server's instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Remote(Remote),
     Launch(Arc<Launch>),
 }
 
-/// An endpoint that somebody else runs.
+/// A remote endpoint.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Remote {
     pub url: String,
     pub headers: BTreeMap<String, String>,
-    /// Whether it speaks HTTP+SSE of 2024-11-05. If not, it is asked for Streamable HTTP first.
+    /// True: it uses HTTP+SSE of 2024-11-05. False: Streamable HTTP is tried first.
     pub sse: bool,
-    /// Whether its URL may only lead to addresses of the public internet: it was not an administrator who named it.
+    /// True: its URL may only lead to addresses of the public internet, because no administrator configured it.
     pub public_only: bool,
-    /// How its callers are signed in.
+    /// How callers sign in to it.
     pub login: Login,
 }
 
-/// A program that we start.
+/// A program that the gateway starts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Launch {
     pub program: Program,
     pub env: BTreeMap<String, String>,
-    /// Those of `env` whose values are access tokens.
+    /// The variables in `env` whose values are access tokens.
     pub login: Option<LoginVariables>,
-    /// The directory that it is started in on the host; `None`: our own. A sandbox has its own.
+    /// The working directory on the host. `None`: the gateway's. A sandbox has its own.
     pub cwd: Option<PathBuf>,
     pub reach: Reach,
     pub place: Place,
-    /// Of a program that is `npx` or `uvx`.
+    /// For a program that is `npx` or `uvx`.
     pub packages: Packages,
-    /// The installed version of its package that is started in the place of the pinned one, to have a look at it.
+    /// The installed package version to start for an inspection instead of the pinned one.
     pub version: Option<String>,
 }
 
-/// What is started.
+/// The program to start.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Program {
-    /// A program of this host.
+    /// A program on this host.
     Command { program: String, args: Vec<String> },
-    /// An image of a container, and what to run in it instead of what it says itself, if that is not empty.
+    /// A container image. `command` replaces the image's own command, unless it is empty.
     Image { image: String, command: Vec<String> },
 }
 
-/// How an instance is spoken to.
+/// How the gateway connects to an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Over its standard streams.
+    /// Over standard input and output.
     Streams,
-    /// Over HTTP, at the first of its sandbox's ports. `path` is where its MCP endpoint is, and begins with `/`.
+    /// Over HTTP, on the first port of its sandbox. `path` is the path of its MCP endpoint and begins with `/`.
     Port { path: String },
 }
 
 /// Where an instance runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On this host, as any program of its user.
+    /// On this host, like any other program of the user.
     Host,
     Sandbox(Sandbox),
 }
 
 impl Origin {
-    /// How it is spoken to: `stdio`, `http` or `sse`.
+    /// The transport: `stdio`, `http` or `sse`.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         match self {
@@ -84,8 +84,7 @@ impl Origin {
         }
     }
 
-    /// The command without its arguments, the URL without user, query and fragment, or the image: fit
-    /// for lists and logs.
+    /// The command without its arguments, the image, or the URL without user, query and fragment. For lists and logs.
     #[must_use]
     pub fn target(&self) -> String {
         match self {
@@ -96,7 +95,7 @@ impl Origin {
 }
 
 impl Launch {
-    /// A program that is spoken to over its standard streams, with nothing in its environment.
+    /// A program that uses standard input and output, with an empty environment.
     #[must_use]
     pub fn new(program: Program, place: Place) -> Self {
         Self {
@@ -121,7 +120,7 @@ impl Launch {
 }
 
 impl Program {
-    /// The image, or the command without its arguments: fit for lists and logs.
+    /// The image, or the command without its arguments. For lists and logs.
     #[must_use]
     pub fn target(&self) -> &str {
         match self {
@@ -130,7 +129,7 @@ impl Program {
         }
     }
 
-    /// What may hold secrets.
+    /// The arguments, which may contain secrets.
     #[must_use]
     pub fn args(&self) -> &[String] {
         match self {
@@ -169,7 +168,7 @@ impl fmt::Debug for Launch {
     }
 }
 
-/// A URL without the parts that carry secrets: user, query and fragment.
+/// The URL without the parts that may contain secrets: user, query and fragment.
 #[must_use]
 pub fn url_for_display(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());

@@ -1,6 +1,6 @@
-//! Policies: the settings that choose between promises which pull apart.
+//! Policies: settings that choose between conflicting goals.
 //!
-//! Each is written in configuration as the word that [`fmt::Display`] gives.
+//! In configuration, each is written as the word that [`fmt::Display`] returns.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Which protocol era is spoken to a server.
+/// The protocol era for a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EraPolicy {
-    /// Found out by asking the server, and remembered.
+    /// Detected by asking the server, and remembered.
     #[default]
     Auto,
     /// 2024-11-05 to 2025-11-25: `initialize` and sessions.
@@ -21,127 +21,127 @@ pub enum EraPolicy {
     Modern,
 }
 
-/// Who shares one running instance of a server.
+/// The sharing of running instances between callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
     /// All callers.
     #[default]
     Shared,
-    /// Nobody: an instance per client session.
+    /// Each client session has its own instance.
     Session,
 }
 
-/// How tools and prompts of several servers are named towards clients.
+/// How the tools and prompts of several servers are named for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NamingPolicy {
-    /// `server__tool` only for names that two servers offer.
+    /// `server__tool`, but only for names that two servers offer.
     #[default]
     PrefixOnConflict,
-    /// `server__tool` for all.
+    /// `server__tool` for all names.
     AlwaysPrefix,
-    /// The later server replaces the earlier one's tool of that name.
+    /// A tool of a later server replaces an earlier server's tool with the same name.
     LastWins,
-    /// Names exactly as the servers gave them; a clash is an error.
+    /// Names exactly as the servers gave them. A clash is an error.
     Preserve,
 }
 
-/// How the servers are started.
+/// How servers are started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StartPolicy {
-    /// One after another in configuration order; the first failure fails the start.
+    /// One after another in configuration order. The first failure fails the start.
     Sequential,
-    /// All at once; one failing does not touch the others.
+    /// All at once. A failing server does not affect the others.
     #[default]
     Parallel,
     /// Each at its first use.
     Lazy,
 }
 
-/// What is kept of the arguments and results of calls.
+/// The recording of arguments and results of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditBodies {
-    /// Their digests.
+    /// Digests.
     #[default]
     Digests,
-    /// Their digests and texts, the project's secrets blotted out.
+    /// Digests and texts, with the project's secrets redacted.
     Full,
 }
 
-/// What happens to a tool whose definition is not the one that was agreed to.
+/// The handling of a tool whose definition differs from the approved one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pinning {
-    /// It is not offered until somebody approves the new definition.
+    /// The tool is not offered until a user approves the new definition.
     #[default]
     Quarantine,
-    /// It is offered, and a warning is logged.
+    /// The tool is offered, and a warning is logged.
     Warn,
     /// Definitions are not remembered.
     Off,
 }
 
-/// Which version of its package a server gets that `npx` or `uvx` starts on the host itself. In a sandbox it is always the
+/// The package version for a server that `npx` or `uvx` starts directly on the host. In a sandbox it is always the
 /// pinned one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packages {
-    /// Whatever `npx` and `uvx` find at each start.
+    /// The version that `npx` or `uvx` finds at each start.
     #[default]
     Newest,
-    /// The one that was installed first, until it is updated.
+    /// The version that was installed first, until it is updated.
     Pinned,
 }
 
-/// What isolates a server from the host.
+/// The isolation of a server from the host, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
-    /// Docker with `runsc`: a kernel of its own, in user space.
+    /// Docker with `runsc`: a separate kernel in user space.
     Gvisor,
     /// Docker with a Kata or Firecracker runtime: a virtual machine.
     Firecracker,
-    /// Somebody else's virtual machine.
+    /// A virtual machine hosted by E2B.
     E2b,
-    /// A pod of a Kubernetes cluster.
+    /// A pod in a Kubernetes cluster.
     Kubernetes,
-    /// A service of a Docker Swarm.
+    /// A service in a Docker Swarm.
     Swarm,
     /// Docker with `runc`: namespaces.
     Runc,
-    /// A process of this host in namespaces of its own (bubblewrap).
+    /// A process on this host in separate namespaces (bubblewrap).
     Process,
 }
 
-/// What happens when a server ends; as Docker has it.
+/// The action when a server exits, with the same meaning as in Docker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {
-    /// It is started again, also when the product starts and it had been stopped by hand.
+    /// Restart it. If it was stopped manually, start it again when the gateway starts.
     #[default]
     Always,
-    /// It is started again if it ended with anything but code 0.
+    /// Restart it unless its exit code was 0.
     OnFailure,
-    /// As [`RestartPolicy::Always`], but what was stopped by hand stays stopped when the product starts.
+    /// Like [`RestartPolicy::Always`], but a server that was stopped manually stays stopped when the gateway starts.
     UnlessStopped,
     No,
 }
 
-/// A word that is none of a policy's values.
+/// A word that is not a value of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the value is none of {}", .allowed.join(", "))]
+#[error("must be one of {}", .allowed.join(", "))]
 pub struct UnknownWord {
     pub allowed: &'static [&'static str],
 }
 
-/// What somebody may do; each one all that the ones before may.
+/// The permissions of a user. Each role includes the previous ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// See what there is.
+    /// View.
     Read,
     /// Use tools.
     Call,
@@ -212,10 +212,10 @@ words! {
     StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
 }
 
-/// When a project's own server that does not start is left alone (P12).
+/// The circuit breaker for a project's server that fails to start (P12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
-    /// Starts in a row that came to nothing; 0 is taken as 1.
+    /// Consecutive failed starts. 0 counts as 1.
     pub failures: u32,
     pub cooldown: Duration,
 }
@@ -229,14 +229,14 @@ impl Default for Breaker {
     }
 }
 
-/// How to find out whether a server that runs still answers.
+/// Pings to find out whether a running server still responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// From one answer to the next question.
+    /// Time from a response to the next ping.
     pub interval: Duration,
-    /// An answer that takes longer is a miss.
+    /// A response that takes longer counts as missed.
     pub timeout: Duration,
-    /// Misses in a row after which it is unresponsive.
+    /// Consecutive missed responses after which the server is unresponsive.
     pub misses: u32,
 }
 
@@ -266,7 +266,7 @@ mod tests {
         }
         assert_eq!(
             "never".parse::<Sharing>().unwrap_err().to_string(),
-            "the value is none of shared, session"
+            "must be one of shared, session"
         );
     }
 }

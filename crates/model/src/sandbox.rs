@@ -1,6 +1,6 @@
-//! What confines a server, and what it may use.
+//! The sandbox of a server and its resource limits.
 //!
-//! Invariant: every number here is within what hosts can enforce. Deliberately absent: whether this host enforces it.
+//! Invariant: every number is within what hosts can enforce. Deliberately absent: whether this host enforces it.
 
 use std::path::PathBuf;
 
@@ -8,73 +8,73 @@ use serde::{Deserialize, Serialize};
 
 use crate::Provider;
 
-/// What confines a server, and what it may use.
+/// The sandbox of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Unique for ever, of `[a-z0-9-]`: containers, control groups and volumes are named by it.
+    /// Never reused, of `[a-z0-9-]`. Containers, cgroups and volumes are named after it.
     pub id: String,
     pub ports: Vec<Port>,
-    /// Absolute paths inside; each is a volume of the server's own that outlives its instances.
+    /// Absolute paths inside. Each is a private volume of the server that outlives its instances.
     pub volumes: Vec<String>,
-    /// What it sees of the host; each was permitted by an administrator.
+    /// Bind mounts of host paths. An administrator permitted each of them.
     pub mounts: Vec<Mount>,
-    /// Absolute paths of the host that it sees read-only, under the same path; each was permitted by an administrator.
+    /// Absolute host paths that are visible read-only under the same path. An administrator permitted each of them.
     pub show: Vec<PathBuf>,
-    /// Absolute paths of the host that it does not see although its command line needs them.
+    /// Absolute host paths that are hidden even if the command line needs them.
     pub hide: Vec<PathBuf>,
     pub limits: ResourceLimits,
-    /// Whether it is not started at all where one of the limits cannot be enforced.
+    /// Refuse to start the server if one of the limits cannot be enforced.
     pub strict: bool,
-    /// `None`: the strongest there is.
+    /// `None`: the strongest available.
     pub provider: Option<Provider>,
     pub network: Network,
 }
 
-/// A port that a server listens on.
+/// A port on which a server listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Inside of its sandbox.
+    /// The port inside the sandbox.
     pub inside: u16,
-    /// Where it is reached on the host's loopback; `None`: at one that is chosen and kept.
+    /// The published port on the host's loopback address. `None`: one that is chosen and kept.
     pub host: Option<u16>,
 }
 
-/// A path of the host that a server sees.
+/// A bind mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     pub host: PathBuf,
-    /// Absolute.
+    /// An absolute path.
     pub inside: String,
     pub read_only: bool,
 }
 
-/// What one server may use at most (H16, H17).
+/// Resource limits of a server (H16, H17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimits {
     /// Thousandths of a core.
     pub cpu_millis: u32,
-    /// Bytes, swap included.
+    /// Bytes, including swap.
     pub memory: u64,
-    /// Bytes, of everything that it can write to.
+    /// Bytes, over everything that the server can write to.
     pub disk: u64,
     /// Processes and threads.
     pub pids: u32,
 }
 
-/// What a server may reach.
+/// Network access of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// Nothing but itself.
+    /// Only the server's own loopback.
     #[default]
     None,
-    /// These hosts, through a proxy that stands between; `host`, `host:port` or `*.domain`, lower case.
+    /// These hosts, through an egress proxy. Each is `host`, `host:port` or `*.domain`, in lower case.
     Allow(Vec<String>),
-    /// Everything that the host reaches.
+    /// Everything that the host can reach.
     Open,
 }
 
 impl Sandbox {
-    /// A sandbox with everything at its default.
+    /// A sandbox with default settings.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// The host's paths that it sees because its entry says so: those of `mounts` and `show`.
+    /// The host paths that the entry makes visible: `mounts` and `show`.
     pub fn host_paths(&self) -> impl Iterator<Item = &PathBuf> {
         let mounts = self.mounts.iter().map(|mount| &mount.host);
         mounts.chain(&self.show)
@@ -108,7 +108,7 @@ impl ResourceLimits {
 }
 
 impl Default for ResourceLimits {
-    /// H16: half a core, 512 MiB, 1 GiB.
+    /// H16: half a core, 512 MiB of memory, 1 GiB of disk.
     fn default() -> Self {
         Self {
             cpu_millis: 500,

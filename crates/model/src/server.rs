@@ -1,7 +1,7 @@
-//! What is known about a configured server before it runs.
+//! The configuration of a server, before it runs.
 //!
-//! Invariants: two specs are equal exactly when a hot reload may leave the running instance
-//! alone, and `Debug` shows no secrets. Deliberately absent: any state of the instance.
+//! Invariants: two specs are equal exactly if a hot reload may leave the running instance alone, and `Debug` shows no
+//! secrets. Deliberately absent: any state of the instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,15 +14,15 @@ use crate::{
     ProjectId, Reach, RestartPolicy, Sandbox, ServerKey, ServerName, Sharing,
 };
 
-/// What stands in the place of a secret.
+/// The replacement for a secret.
 const REDACTED: &str = "[secret]";
-/// Shorter values are too common to be looked for.
-const LEAST_SECRET: usize = 4;
+/// Shorter values are too common to search for.
+const MIN_SECRET_BYTES: usize = 4;
 
-/// How often a secret may be escaped as in JSON and is still found: texts in results are JSON themselves, often.
-const MAX_ESCAPED: usize = 3;
+/// Maximum number of levels of JSON escaping at which a secret is recognised. Texts in results are often JSON themselves.
+const MAX_ESCAPE_LEVELS: usize = 3;
 
-/// Whether a variable or header of this name usually holds a secret.
+/// Returns whether variables or headers with this name usually hold secrets.
 fn is_secretive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [
@@ -38,55 +38,54 @@ fn is_secretive(name: &str) -> bool {
     .any(|word| name.contains(word))
 }
 
-/// Where a server is declared. Of several that see each other they stand in this order.
+/// The place where a server is declared. The order applies to servers that are visible together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Declared {
     /// In the configuration file.
     File,
-    /// It was registered to be kept running.
+    /// Registered as a hosted server, which is kept running.
     Registered,
-    /// Among the servers of a project.
+    /// In a project.
     Project,
 }
 
-/// A server as configured.
+/// A configured server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
     pub name: ServerName,
-    /// Where that is said of it which stands here.
+    /// The source of this configuration.
     pub declared: Declared,
-    /// The project whose own server it is. One that the project declared is connected at its first use, and left alone for
-    /// a while after some failures in a row.
+    /// The project that owns the server. A server declared in a project is connected at its first use. After some
+    /// consecutive failures, the circuit breaker stops further attempts for a while.
     pub owner: Option<ProjectId>,
     pub origin: Origin,
     pub enabled: bool,
     pub era: EraPolicy,
     pub sharing: Sharing,
-    /// Calls in flight at a time; `None` leaves it to
-    /// [`ServerSpec::max_concurrency_or_default`].
+    /// Maximum number of concurrent calls. `None`: see [`ServerSpec::max_concurrency_or_default`].
     pub max_concurrency: Option<NonZeroU32>,
-    /// Wall time of one call, queueing included.
+    /// Wall time of a call, including queueing.
     pub call_timeout: Duration,
-    /// Wall time from launch to an answered handshake.
+    /// Wall time from launch to a completed handshake.
     pub start_timeout: Duration,
     pub disabled_tools: BTreeSet<NativeName>,
-    /// The projects that see the server; empty means all that see servers of the configuration file.
+    /// The projects that see the server. If empty: all projects that see servers of the configuration file.
     pub projects: BTreeSet<ProjectId>,
-    /// Why it cannot be started or reached as it stands, for instance a secret that is not set.
+    /// Why it cannot be started or reached, for instance because a secret is not set.
     pub unusable: Option<String>,
-    /// Whether it is started at its first use only; `None`: as its kind and the settings have it.
+    /// True: it starts only at its first use. `None`: decided by its kind and the settings.
     pub lazy: Option<bool>,
-    /// What happens when it ends; `None`: as its kind has it.
+    /// The action when it exits. `None`: decided by its kind.
     pub restart: Option<RestartPolicy>,
-    /// `None`: it is not asked whether it still answers.
+    /// `None`: it is not pinged.
     pub heartbeat: Option<Heartbeat>,
-    /// When it is left alone after starts that failed, where it is a project's own; `None`: as the settings say.
+    /// When to stop starting a project's server after failures. `None`: taken from the settings.
     pub breaker: Option<Breaker>,
-    /// Values of secrets that were filled in.
+    /// The values of the secrets that were filled in.
     pub secrets: Secrets,
 }
 
-/// Values that must be in no log, record or answer; not even in `Debug`.
+/// Values that must not appear in logs, records, responses or `Debug` output.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets(pub BTreeSet<String>);
 
@@ -96,10 +95,10 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// What a project wants of one tool, besides what its server says of it.
+/// A project's settings for a tool, which override what the server says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolSetting {
-    /// `None`: as the server's own configuration has it.
+    /// `None`: as in the server's configuration.
     pub enabled: Option<bool>,
     /// The name that clients see.
     pub alias: Option<ExposedName>,
@@ -108,10 +107,10 @@ pub struct ToolSetting {
 
 impl ServerSpec {
     pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(30);
-    /// Long, because `uvx` and `npx` may install the server first.
+    /// Long, because `uvx` and `npx` may have to install the server first.
     pub const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// An enabled server with every option at its default.
+    /// An enabled server with default options.
     #[must_use]
     pub fn new(name: ServerName, origin: Origin) -> Self {
         Self {
@@ -136,14 +135,15 @@ impl ServerSpec {
         }
     }
 
-    /// The text without the server's secrets: those that were filled in, and what stands under a name that
-    /// says so in its environment and headers. Plain, or escaped as in JSON, also in JSON within JSON.
+    /// Returns the text with the server's secrets replaced: the secrets that were filled in, and the values of
+    /// variables and headers whose names indicate secrets. Finds them in plain form and escaped as in JSON, including
+    /// JSON within JSON.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         self.redact_also(text, &[])
     }
 
-    /// As [`ServerSpec::redact`], and without `more`.
+    /// Like [`ServerSpec::redact`], and also replaces `more`.
     #[must_use]
     pub fn redact_also(&self, text: &str, more: &[Hidden]) -> String {
         let named: &BTreeMap<String, String> = match &self.origin {
@@ -167,14 +167,14 @@ impl ServerSpec {
             .chain(named)
             .chain(login)
             .chain(more.iter().map(Hidden::reveal))
-            .filter(|value| value.len() >= LEAST_SECRET)
+            .filter(|value| value.len() >= MIN_SECRET_BYTES)
             .collect();
-        // The longer first: one may be a part of another.
+        // Longest first, because a value may be part of another one.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         let mut text = text.to_owned();
         for value in values {
             let mut spelling = value.to_owned();
-            for _ in 0..=MAX_ESCAPED {
+            for _ in 0..=MAX_ESCAPE_LEVELS {
                 if text.contains(&spelling) {
                     text = text.replace(&spelling, REDACTED);
                 }
@@ -189,7 +189,8 @@ impl ServerSpec {
         text
     }
 
-    /// A value of its environment or headers without secrets: none of it, if its name says that it is one.
+    /// Returns a value of its environment or headers without secrets. If the name indicates a secret, the whole value
+    /// is replaced.
     #[must_use]
     pub fn redact_value(&self, name: &str, value: &str) -> String {
         if is_secretive(name) {
@@ -199,7 +200,7 @@ impl ServerSpec {
         }
     }
 
-    /// What is launched for it, if we run it.
+    /// The program to launch, unless the server is remote.
     #[must_use]
     pub fn launch(&self) -> Option<&Launch> {
         match &self.origin {
@@ -208,13 +209,13 @@ impl ServerSpec {
         }
     }
 
-    /// What confines it, if anything does.
+    /// Its sandbox, if any.
     #[must_use]
     pub fn sandbox(&self) -> Option<&Sandbox> {
         self.launch()?.sandbox()
     }
 
-    /// Looks up the login that its variables are of; without one it is unusable.
+    /// Looks up the login for its variables. Without one, the server is unusable.
     pub fn resolve_login(&mut self, logins: &BTreeMap<String, Login>) {
         let Origin::Launch(launch) = &mut self.origin else {
             return;
@@ -231,7 +232,7 @@ impl ServerSpec {
         }
     }
 
-    /// The id that it is registered under, if it is.
+    /// The id of the registration, if it is registered.
     #[must_use]
     pub fn registered_as(&self) -> Option<&str> {
         match self.declared {
@@ -240,7 +241,7 @@ impl ServerSpec {
         }
     }
 
-    /// What its events are kept under: the id that it is registered under, else its owner and name.
+    /// The key of its events: the id of the registration, otherwise its owner and name.
     #[must_use]
     pub fn id(&self) -> String {
         let registered = self.registered_as().map(str::to_owned);
@@ -255,14 +256,14 @@ impl ServerSpec {
         }
     }
 
-    /// [`Origin::target`] without secrets that were filled in.
+    /// [`Origin::target`] without the secrets that were filled in.
     #[must_use]
     pub fn target(&self) -> String {
         self.redact(&self.origin.target())
     }
 
-    /// 1 for a registered server that is spoken to over its streams (H07), 64 for all others: as many as a client of its
-    /// own might send.
+    /// 1 for a registered server on standard input and output (H07). 64 for all others: as many as a single client
+    /// might send.
     #[must_use]
     pub fn max_concurrency_or_default(&self) -> u32 {
         let has_streams = || self.launch().is_some_and(|it| it.reach == Reach::Streams);
@@ -273,7 +274,7 @@ impl ServerSpec {
         }
     }
 
-    /// Whether a caller of this project (`None`: of no project) sees the server.
+    /// Returns whether a caller of this project sees the server. `None`: the caller has no project.
     #[must_use]
     pub fn is_in_project(&self, project: Option<&ProjectId>) -> bool {
         match project {
@@ -288,7 +289,7 @@ mod tests {
     use super::*;
     use crate::{Place, Program, Remote};
 
-    /// A process of this host, with these variables.
+    /// A process on this host with these variables.
     fn process(env: &[(&str, &str)]) -> ServerSpec {
         let program = Program::Command {
             program: "npx".into(),
@@ -322,7 +323,7 @@ mod tests {
                 r#"{"x":"[secret]"} [secret]"#,
             ),
             (r#"{"x":"\"odd\""}"#, r#"{"x":"[secret]"}"#),
-            // JSON as a text in JSON, as many tools answer.
+            // JSON as a text in JSON, as many tools return.
             (
                 r#"{"t":"{\"x\":\"<tea\\\"pot>\"}"}"#,
                 r#"{"t":"{\"x\":\"<[secret]>\"}"}"#,

@@ -1,7 +1,7 @@
-//! Toolwharf's own settings, with their defaults.
+//! Toolwharf's settings with their defaults.
 //!
-//! Invariants: [`Settings::default`] is a working, loopback-only gateway, and every limit is
-//! finite. Deliberately absent: reading a file (the binary's `config` does) and servers.
+//! Invariants: [`Settings::default`] is a working gateway on loopback only, and every limit is finite. Deliberately
+//! absent: reading files (see the crate `config`), and servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,43 +15,45 @@ use crate::{
     Provider, ServerName, StartPolicy, ToolRef,
 };
 
-/// Settings of one running Toolwharf.
+/// The settings of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Address and port of the one listener, as `host:port`.
+    /// Address and port of the listener, as `host:port`.
     pub listen: String,
     pub naming: NamingPolicy,
     pub start: StartPolicy,
     pub pinning: Pinning,
-    /// `Origin` values besides those of loopback that browsers may send; exact match.
+    /// Additional `Origin` values that browsers may send. Exact match. Loopback origins are always allowed.
     pub allowed_origins: BTreeSet<String>,
-    /// `Host` values besides those of loopback and of `listen`; without a port any port.
+    /// Additional `Host` values. Those of loopback and of `listen` are always allowed. Without a port, any port
+    /// matches.
     pub allowed_hosts: BTreeSet<String>,
-    /// Where state is kept; `None` is the user's data directory.
+    /// The directory for state. `None`: the user's data directory.
     pub data_dir: Option<PathBuf>,
-    /// `postgres://…`; `None` is a SQLite file in the data directory. May hold a password.
+    /// `postgres://…`, which may contain a password. `None`: a SQLite file in the data directory.
     pub database_url: Option<String>,
-    /// Whether MCP needs a key on loopback, too.
+    /// True: MCP requires a key on loopback too.
     pub require_key: bool,
-    /// Where clients and browsers reach this gateway, as `https://…` without a path or a slash at the end; `None`: where it listens.
+    /// The URL under which clients and browsers reach this gateway: `https://…` without a path or a trailing slash.
+    /// `None`: the listen address.
     pub public_url: Option<String>,
-    /// Where issuers find our client metadata document, if not below `public_url`.
+    /// The URL where issuers find the client metadata document, unless it is below `public_url`.
     pub client_metadata_url: Option<String>,
-    /// Issuers whose tokens are taken, by the name that stands in the ids of their people.
+    /// Trusted token issuers, by the name used in the ids of their users.
     pub oidc: BTreeMap<String, OidcSettings>,
-    /// The sign-ins behind `${login:NAME}`, by name.
+    /// The sign-ins for `${login:NAME}`, by name.
     pub logins: BTreeMap<String, Login>,
-    /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
+    /// Client extensions that are announced to shared servers, by name. The settings are JSON text.
     pub extensions: BTreeMap<String, String>,
-    /// Of servers that name none.
+    /// For servers without their own.
     pub breaker: Breaker,
     pub defaults: Defaults,
     pub limits: Limits,
     pub audit: Audit,
     pub hosting: HostingSettings,
-    /// The agent that can be talked to; `None`: no model is set up.
+    /// The agent for chats. `None`: no model is configured.
     pub agent: Option<AgentSettings>,
-    /// Registries of servers besides the built-in one: their URLs, by name.
+    /// URLs of additional server registries, by name.
     pub registries: BTreeMap<String, String>,
     pub log: Log,
     pub console: Console,
@@ -59,169 +61,168 @@ pub struct Settings {
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
 
-/// What holds for servers of the configuration file that are launched and say nothing else.
+/// Defaults for launched servers of the configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
-    /// Whether they run in a sandbox.
+    /// True: they run in a sandbox.
     pub sandbox: bool,
     pub packages: Packages,
 }
 
-/// Bounds on what others can make Toolwharf hold or wait for.
+/// Limits on the resources that clients and servers can make Toolwharf use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest HTTP request body, in bytes; more is 413.
+    /// Maximum size of an HTTP request body, in bytes. Larger ones get 413.
     pub max_body_bytes: usize,
-    /// Request bodies of all connections together, in bytes; what finds no room is 503.
+    /// Maximum size of all request bodies together, in bytes. Beyond it, requests get 503.
     pub max_bodies_bytes: usize,
-    /// What waits for clients to read it, over all of them, in bytes; past it the slowest are cut off.
+    /// Maximum size of the unread output of all clients, in bytes. Beyond it, the slowest clients are disconnected.
     pub max_unread_bytes: usize,
-    /// Client connections at a time; fewer if the limit of open files does not allow so many.
+    /// Maximum number of client connections. Lower if the limit of open files is lower.
     pub max_connections: usize,
-    /// Longest line or event from a server, in bytes; a longer one ends its call.
+    /// Maximum length of a line or event from a server, in bytes. A longer one ends its call.
     pub max_line_bytes: usize,
-    /// Deepest nesting of JSON in a message.
+    /// Maximum nesting depth of JSON in a message.
     pub max_depth: usize,
-    /// Client sessions at a time.
+    /// Maximum number of client sessions.
     pub max_sessions: usize,
-    /// Resources that clients watch at a time, counted for each client.
+    /// Maximum number of resource subscriptions, counted per client.
     pub max_subscriptions: usize,
-    /// Instances of one server with `sharing = "session"` at a time.
+    /// Maximum number of instances of a server with `sharing = "session"`.
     pub max_session_instances: usize,
-    /// Calls that wait for one server; one more is answered at once with an error.
+    /// Maximum number of calls queued for a server. Further calls fail immediately.
     pub queue_len: usize,
-    /// Messages that wait for one slow client before its stream is closed.
+    /// Maximum number of messages queued for a slow client. Beyond it, its stream is closed.
     pub client_queue_len: usize,
-    /// A client session without a request or an open stream ends after this.
+    /// A client session ends after this time without a request or an open stream.
     pub session_idle: Duration,
-    /// A server that is started at its first use is stopped once nobody used it for this long, at most twice
-    /// that.
+    /// A server that was started at its first use is stopped after being unused for at least this time, and at most
+    /// twice that.
     pub server_idle: Duration,
-    /// How long a call that waits for the client's input is held.
+    /// Maximum time that a call may wait for the client's input.
     pub held_call_ttl: Duration,
-    /// Calls held like that at a time.
+    /// Maximum number of held calls.
     pub max_held_calls: usize,
-    /// From the polite request to stop until the kill.
+    /// Grace period between the request to stop and the kill.
     pub stop_grace: Duration,
-    /// How long calls in flight may finish when Toolwharf stops.
+    /// Maximum time for running calls to finish when Toolwharf stops.
     pub drain: Duration,
 }
 
-/// What is recorded of tool calls.
+/// The recording of tool calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Whether a call is recorded before its server hears of it, and its outcome before its caller does.
+    /// True: record each call before its server receives it, and each outcome before the caller does.
     pub enabled: bool,
     pub bodies: AuditBodies,
-    /// How long records are kept; `None`: for ever.
+    /// Retention time of records. `None`: permanently.
     pub retention: Option<Duration>,
 }
 
-/// What hosted servers may run on, and get to see.
+/// The providers of hosted servers, and their access to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostingSettings {
-    /// What may be used; a server gets the strongest of them that works and suits it.
+    /// The allowed providers. A server gets the strongest one that works and supports it.
     pub providers: BTreeSet<Provider>,
-    /// Where the Docker Engine API is, as `unix:///…`; `None`: `DOCKER_HOST`, or the usual socket.
+    /// The address of the Docker Engine API, as `unix:///…`. `None`: `DOCKER_HOST` or the usual socket.
     pub docker_host: Option<String>,
-    /// The names under which Docker knows the runtimes of [`Provider::Gvisor`], [`Provider::Firecracker`] and
-    /// [`Provider::Runc`].
+    /// Docker's names for the runtimes of [`Provider::Gvisor`], [`Provider::Firecracker`] and [`Provider::Runc`].
     pub docker_runtimes: BTreeMap<Provider, String>,
-    /// Docker's network for servers that may reach everything.
+    /// The Docker network for servers with open network access.
     pub docker_network: String,
-    /// The key to E2B; without one there is no [`Provider::E2b`].
+    /// The E2B API key. Required for [`Provider::E2b`].
     pub e2b_api_key: Option<Hidden>,
-    /// Where E2B's REST API is.
+    /// The URL of the E2B REST API.
     pub e2b_url: String,
-    /// Where one address serves all of E2B's sandboxes; `None`: each has a name of its own.
+    /// An address that serves all E2B sandboxes. `None`: each sandbox has its own name.
     pub e2b_sandbox_url: Option<String>,
     pub kubernetes: KubernetesSettings,
     pub swarm: SwarmSettings,
-    /// Bytes that the installation of one package may write to the disk, caches included.
+    /// Maximum number of bytes that the installation of a package may write to disk, including caches.
     pub package_bytes: u64,
-    /// Files that it may make.
+    /// Maximum number of files that it may create.
     pub package_files: u64,
-    /// Hosts, as `host` or `host:port`, that installations reach over HTTPS besides the registries that npm and uv are configured for.
+    /// Additional hosts that installations may reach over HTTPS, as `host` or `host:port`. The registries configured
+    /// for npm and uv are always allowed.
     pub package_hosts: Vec<String>,
-    /// Paths of the host below which servers may mount something.
+    /// Host paths below which servers may have bind mounts.
     pub mounts: Vec<PathBuf>,
-    /// Where health warnings are sent to, as JSON.
+    /// The URL that receives health warnings as JSON.
     pub webhook: Option<String>,
 }
 
-/// Which cluster [`Provider::Kubernetes`] is, and what servers get there.
+/// The cluster for [`Provider::Kubernetes`], and the options of its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesSettings {
-    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
+    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster in which this process runs.
     pub kubeconfig: Option<PathBuf>,
-    /// `None`: the kubeconfig's current one.
+    /// `None`: the current context of the kubeconfig.
     pub context: Option<String>,
-    /// `None`: that of the context, or of this process's own pod.
+    /// `None`: the namespace of the context, or of this process's pod.
     pub namespace: Option<String>,
     /// `None`: the cluster's default runtime.
     pub runtime_class: Option<String>,
-    /// Of volumes; `None`: the cluster's default class.
+    /// For volumes. `None`: the cluster's default class.
     pub storage_class: Option<String>,
-    /// An image that looks at the kernel of each pod; `None`: nobody does.
+    /// An image that inspects the kernel of each pod. `None`: the kernel is not inspected.
     pub probe_image: Option<String>,
-    /// The number of the user that servers are; `None`: their image's, which may be root.
+    /// The user id of servers. `None`: the user of the image, which may be root.
     pub user: Option<u32>,
-    /// The namespace whose resources `MCPServer` are servers of this gateway; `None`: none are.
+    /// The namespace whose `MCPServer` resources are servers of this gateway. `None`: none.
     pub watch_namespace: Option<String>,
 }
 
-/// Which swarm [`Provider::Swarm`] is, and what servers get there.
+/// The swarm for [`Provider::Swarm`], and the options of its services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwarmSettings {
-    /// The daemons of its nodes, as `unix:///…` or `tcp://…`; none: the one that [`Provider::Runc`] uses.
+    /// The daemons of its nodes, as `unix:///…` or `tcp://…`. If empty: the one that [`Provider::Runc`] uses.
     pub daemons: Vec<String>,
-    /// The directory of the certificates for `tcp://…`.
+    /// The directory with the certificates for `tcp://…`.
     pub tls: Option<PathBuf>,
-    /// What Swarm has to find of a node.
+    /// Placement constraints.
     pub constraints: Vec<String>,
-    /// Whether the kernel of servers has to be gVisor's.
+    /// True: servers must run on the kernel of gVisor.
     pub gvisor: bool,
-    /// Of servers that may reach everything.
+    /// The network for servers with open network access.
     pub network: String,
-    /// What brings volumes to any node; `None`: they stay on the node where they were made.
+    /// The driver that makes volumes available on any node. `None`: they stay on the node where they were created.
     pub volume_driver: Option<String>,
     pub volume_options: BTreeMap<String, String>,
 }
 
-/// An agent: its model, and how far it goes.
+/// An agent: its model and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSettings {
     pub api: ModelApi,
-    /// The model's name, as its API knows it.
+    /// The name of the model in its API.
     pub model: String,
-    /// Where the API is; `None`: where its provider has it.
+    /// The URL of the API. `None`: the provider's.
     pub base_url: Option<String>,
-    /// `None`: the secret or the variable that is called as its provider calls it.
+    /// `None`: the secret or variable with the provider's usual name.
     pub api_key: Option<Hidden>,
     /// The system prompt.
     pub system: Option<String>,
-    /// The most tokens of one answer.
+    /// Maximum number of tokens per response.
     pub max_tokens: Option<u32>,
-    /// The most requests to the model for one message.
+    /// Maximum number of model requests per message.
     pub max_turns: u32,
-    /// Turns of conversations that are under way at a time; one more is answered at once with an error.
+    /// Maximum number of chat turns running at a time. Further ones fail immediately.
     pub max_chats: usize,
-    /// How its servers are started at its first chat: [`StartPolicy::Sequential`] or [`StartPolicy::Parallel`].
+    /// How its servers are started for its first chat: [`StartPolicy::Sequential`] or [`StartPolicy::Parallel`].
     pub start: StartPolicy,
-    /// Tools of this process that it has, by name.
+    /// Built-in tools that it may use, by name.
     pub native: BTreeSet<String>,
-    /// What a million tokens cost, by model: input, output, read from the cache, written to it; each in millionths of
-    /// a currency.
+    /// Prices per million tokens, by model: input, output, cache read, cache write. In millionths of a currency unit.
     pub prices: BTreeMap<String, [u64; 4]>,
 }
 
-/// What a model is spoken to in.
+/// The API of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelApi {
     /// Anthropic's Messages API.
     #[default]
     Anthropic,
-    /// OpenAI's chat completions, which local model servers speak too.
+    /// OpenAI's chat completions, which local model servers support too.
     OpenAi,
 }
 
@@ -243,16 +244,15 @@ impl Default for AgentSettings {
     }
 }
 
-/// Where the console draws MCP Apps: on another origin than its own.
+/// The separate origin on which the console renders MCP Apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Console {
-    /// Address and port, as `host:port`; `None`: beside the gateway.
+    /// Address and port, as `host:port`. `None`: next to the gateway.
     pub apps_listen: Option<String>,
-    /// Where browsers reach it, as `https://…` without a path; `None`: where it listens, if that is loopback.
+    /// The URL for browsers, as `https://…` without a path. `None`: the listen address, if it is loopback.
     pub apps_url: Option<String>,
 }
 
-/// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     /// A level, or a filter such as `info,engine=debug`.
@@ -268,31 +268,31 @@ pub enum LogFormat {
     Json,
 }
 
-/// Several gateways on one Postgres.
+/// Settings for several gateways on one Postgres.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// A replica that the database has not heard of for so long is lost, and what it held is free.
+    /// If the database has not received a heartbeat for this time, the replica is lost and its leases are free.
     pub lease: Duration,
-    /// Where this replica listens for the others; by default on its address on the way to the database, on a free port.
+    /// The address where this replica listens for the others. `None`: its address toward the database, on a free port.
     pub listen: Option<SocketAddr>,
-    /// Which of them run a project's server that is launched.
+    /// The replicas that run a project's launched server.
     pub project_servers: RunBy,
 }
 
-/// Which of several replicas run a server.
+/// The replicas that run a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunBy {
-    /// Each that is asked for it.
+    /// Each replica that needs it.
     #[default]
     Each,
-    /// The first that is asked for it; the others use it there.
+    /// The first replica that needs it. The others use it there.
     One,
 }
 
-/// What callers of one project see.
+/// The view of the callers of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProjectView {
-    /// The servers it sees; `None` is every server that does not exclude it.
+    /// The visible servers. `None`: every server that does not exclude the project.
     pub servers: Option<BTreeSet<ServerName>>,
     /// Overrides [`Settings::naming`].
     pub naming: Option<NamingPolicy>,
@@ -371,9 +371,9 @@ impl Default for HostingSettings {
 }
 
 impl KubernetesSettings {
-    /// The user of servers, and the group of their volumes, if the settings name no other.
+    /// The default user of servers, and the default group of their volumes.
     pub const USER: u32 = 65_532;
-    /// The user of the container that looks at a server. It is above those that servers may have, so no server can end it.
+    /// The user of the inspection container in a pod. It is above the range for servers, so no server can kill it.
     pub const LOOKER: u32 = 2_000_000_001;
 }
 

@@ -1,9 +1,9 @@
-//! How much one may have of what all have together.
+//! Fair sharing of a limited resource.
 
-/// Whether somebody who holds `held` of `most` may have one more, `total` of them being taken.
+/// Returns whether a user with `held` of `most` items may have one more, if `total` items are in use.
 ///
-/// Whoever holds four times as much as is free gets no more: one alone may have four fifths, two have four ninths each,
-/// and something is always left for whoever comes next.
+/// A user who holds four times the number of free items gets no more. One user alone can have 4/5 of the items, two can
+/// have 4/9 each, and something always remains for the next one.
 #[must_use]
 pub fn fair_share(held: usize, total: usize, most: usize) -> bool {
     held < most.saturating_sub(total).saturating_mul(4)
@@ -26,7 +26,7 @@ mod tests {
         take(&mut two, one);
         take(&mut three, one + two);
         assert_eq!((two, three), (160, 32));
-        // A few are not shared out.
+        // With so few items, one user can have them all.
         assert!(fair_share(2, 2, 3) && !fair_share(3, 3, 3) && !fair_share(0, 4, 3));
     }
 }

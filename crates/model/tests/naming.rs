@@ -1,4 +1,4 @@
-//! Exposed names through the front door: a table of cases, then the invariants on anything.
+//! Exposed names through the public interface: a table of cases, then the invariants on arbitrary input.
 
 #![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
 
@@ -77,7 +77,7 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
         &[("a", &["x"]), ("b", &["x"]), ("c", &["a__x"])],
         &["a__x", "b__x", "c__a__x"],
     );
-    // Whether or not the owner has such a tool, and where its name is not prefixed.
+    // Even if the owner has no such tool, and also if its names are not prefixed.
     for policy in [PrefixOnConflict, LastWins] {
         check(
             policy,
@@ -85,7 +85,7 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
             &["y", "c__a__x", "c__z"],
         );
     }
-    // Its own is its own, unless another of its tools may need it.
+    // A server keeps a name with its own prefix, unless another of its tools may need it.
     check(
         PrefixOnConflict,
         &[("c", &["c__z", "z"])],
@@ -93,18 +93,18 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
     );
 }
 
-/// Else the name would lead to another tool as soon as its owner needs it.
+/// Otherwise the name would lead to another tool as soon as its owner needs it.
 #[test]
 fn preserve_gives_no_server_what_belongs_to_another() {
     check(Preserve, &[("b", &[]), ("bx", &["b__y"])], &["bx__b__y"]);
-    // The owner needs it because two tools are called `y`; and because it names one of its own so.
+    // The owner needs the name because two tools are called `y`, or because one of its tools has that name.
     for tool in ["y", "b__y"] {
         let servers = input(&[("a", &["y"]), ("b", &[tool]), ("bx", &["b__y"])]);
         naming::assign(&servers, Preserve).unwrap_err();
         let names = naming::assign_apart(&servers);
         assert_eq!(exposed(&names).last(), Some(&"bx__b__y"));
     }
-    // One of its own tools may need it, too.
+    // Another tool of the same server may need it, too.
     check(Preserve, &[("b", &["b__y", "y"])], &["b__b__y", "y"]);
 }
 
@@ -116,7 +116,7 @@ fn always_prefix_cannot_be_captured() {
         &servers,
         &["a_b_env_d1644340891ed72b", "a__x", "a__b__env"],
     );
-    // Neither by what comes later, nor by what is merely spelt so.
+    // Nor by later servers, nor by names that only look the same after replacement.
     for env in [&["env"][..], &[]] {
         let names = input(&[("a", &["b__env", "b__e.nv"]), ("a__b", env), ("a_", &["b"])]);
         let names = naming::assign(&names, AlwaysPrefix).unwrap();
@@ -188,14 +188,14 @@ fn mapping(names: &Assignment) -> BTreeMap<(String, String), String> {
         .collect()
 }
 
-/// Few letters, so that clashes and near clashes abound.
+/// Few letters, so that clashes and near clashes are frequent.
 fn any_tool() -> impl Strategy<Value = String> {
     prop_oneof![
         "[ab_]{0,6}",
         "(a|b|a__b)__[ab.]{1,3}",
         ".{0,80}",
         Just("ab".repeat(40)),
-        // The second is what the first is called.
+        // The second name is the exposed name of the first.
         Just("get.weather".to_owned()),
         Just("get_weather_5052bc33".to_owned()),
     ]
@@ -216,7 +216,7 @@ fn any_input() -> impl Strategy<Value = Input> {
     )
 }
 
-/// What clients call a tool, by its server and its own name; and the reverse.
+/// The exposed name of each tool (by server and native name), and the reverse.
 type Held = (
     BTreeMap<(String, String), String>,
     BTreeMap<String, (String, String)>,
@@ -231,15 +231,15 @@ fn held(servers: &Input, policy: NamingPolicy) -> Held {
     (by_tool.clone(), by_name.collect())
 }
 
-/// How a tool is called where nothing else is of its name.
+/// The exposed name of a tool without clashes.
 fn alone(tool: &str, policy: NamingPolicy) -> String {
     let (by_tool, _) = held(&input(&[("other", &[tool])]), policy);
     by_tool.into_values().next().unwrap()
 }
 
 proptest! {
-    /// Whatever one server lists, the names of others go on leading where they led, or nowhere; and how they are
-    /// called changes only as the policy says.
+    /// Whatever a server lists, the names of others still lead to the same tools or to nothing, and change only as the
+    /// policy allows.
     #[test]
     fn no_server_takes_a_name_of_another(
         servers in any_input(),
@@ -273,7 +273,7 @@ proptest! {
         }
     }
 
-    /// `server__tool`, where that can be a name at all, leads to that server or nowhere, under every policy.
+    /// `server__tool`, if it is a legal name, leads to that server or nowhere under every policy.
     #[test]
     fn what_begins_with_a_server_is_its_own(servers in any_input()) {
         let labels = naming::Labels::new(servers.iter().map(|(name, _)| name));
@@ -314,7 +314,7 @@ proptest! {
     #[test]
     fn legal_names_without_a_clash_are_unchanged(tools in prop::collection::btree_set("[a-z_-]{1,64}", 0..20)) {
         let tools: Vec<_> = tools.into_iter().map(NativeName::new).collect();
-        // What begins with its server's name and `__` may clash with another of its own.
+        // A name that begins with its own server's name and `__` may clash with another of its tools.
         let servers = vec![(ServerName::parse("S").unwrap(), tools)];
         for policy in [PrefixOnConflict, LastWins, Preserve] {
             for named in naming::assign(&servers, policy).unwrap().names {

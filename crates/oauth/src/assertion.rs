@@ -1,5 +1,6 @@
-//! Tokens for a statement of somebody else's that says who we are, or who somebody is (RFC 7523, 2.1): of a workload's platform, or of a company's
-//! identity provider, which first makes one for the server's issuer of an ID token (RFC 8693; ID-JAG).
+//! Tokens obtained with an assertion about the client or a user (RFC 7523, 2.1). The assertion comes from a workload's
+//! platform, or from a company's identity provider, which first exchanges an ID token for an assertion for the server's
+//! issuer (RFC 8693; ID-JAG).
 
 use model::{Idp, Login};
 use serde::Deserialize;
@@ -17,10 +18,10 @@ const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
 const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
 
-/// Gets an access token for an assertion.
+/// Exchanges an assertion for an access token.
 ///
 /// # Errors
-/// When the issuer gives none. It is not to be asked again with the same assertion.
+/// The issuer refused. Do not retry with the same assertion.
 pub async fn of_assertion(
     http: &dyn Http,
     discovery: &Discovery,
@@ -38,10 +39,10 @@ pub async fn of_assertion(
     request(http, discovery, client, login, form, Code::Refused).await
 }
 
-/// Has the identity provider make an assertion for the server's issuer of an ID token.
+/// Exchanges an ID token at the identity provider for an assertion for the server's issuer.
 ///
 /// # Errors
-/// When the identity provider cannot be asked, or does not do it.
+/// The identity provider is unreachable or refused.
 pub async fn exchange(
     http: &dyn Http,
     discovery: &Discovery,
@@ -84,6 +85,6 @@ pub async fn exchange(
     }
     let answer = serde_json::from_slice::<Answer>(response.body()).ok();
     let answer = answer.filter(|answer| answer.issued_token_type == ID_JAG);
-    let answer = answer.ok_or_else(|| unreadable(&place, "its answer holds no ID-JAG"))?;
+    let answer = answer.ok_or_else(|| unreadable(&place, "its response contains no ID-JAG"))?;
     Ok(answer.access_token)
 }

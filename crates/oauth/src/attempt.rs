@@ -1,4 +1,4 @@
-//! A sign-in by a browser: there with a question, back with a code (OAuth 2.1, 4.1).
+//! Sign-in through a browser: redirected to the issuer, returned with a code (OAuth 2.1, 4.1).
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::{
     token,
 };
 
-/// A sign-in that has begun. It is good for one redirect.
+/// A pending sign-in. Valid for one redirect.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Attempt {
     pub discovery: Discovery,
@@ -24,7 +24,7 @@ pub struct Attempt {
     redirect_uri: String,
 }
 
-/// What a browser comes back with.
+/// The parameters of the redirect back to us.
 #[derive(Clone, Debug, Default)]
 pub struct Callback {
     pub state: Option<String>,
@@ -43,7 +43,7 @@ impl fmt::Debug for Attempt {
 }
 
 impl Callback {
-    /// Reads the query of a redirect.
+    /// Parses the query of a redirect.
     #[must_use]
     pub fn parse(query: &str) -> Self {
         let mut read = Self::default();
@@ -63,11 +63,11 @@ impl Callback {
 }
 
 impl Attempt {
-    /// Begins a sign-in, and says where the browser has to go.
+    /// Starts a sign-in. Returns it and the URL for the browser.
     ///
     /// # Errors
-    /// When the issuer has no such sign-in, or does not say that it knows PKCE (2026-07-28 basic/authorization
-    /// "Authorization Code Protection").
+    /// The issuer does not support this kind of sign-in, or does not declare PKCE support (2026-07-28
+    /// basic/authorization "Authorization Code Protection").
     pub fn begin(
         discovery: Discovery,
         client: Client,
@@ -79,7 +79,7 @@ impl Attempt {
         let knows_pkce = methods.is_some_and(|all| all.iter().any(|it| it == "S256"));
         if !knows_pkce && (login.pkce == Pkce::Required || methods.is_some()) {
             let what = format!(
-                "the issuer {} does not say that it knows PKCE with S256; where you know that it does, set `\"pkce\": \"assume\"` in the entry's `login`",
+                "the issuer {} does not declare support for PKCE with S256; if you know that it supports it, set `\"pkce\": \"assume\"` in the entry's `login`",
                 excerpt(&metadata.issuer)
             );
             return Err(Error::new(Code::NoPkce, what));
@@ -107,7 +107,7 @@ impl Attempt {
             query.append_pair("scope", &asked.scopes.join(" "));
         }
         if asked.scopes.iter().any(|scope| scope == "offline_access") {
-            // OpenID Connect Core 1.0, 11: without it, offline access is ignored.
+            // OpenID Connect Core 1.0, 11: offline access is ignored without it.
             query.append_pair("prompt", "consent");
         }
         if let Some(resource) = &asked.resource {
@@ -117,16 +117,16 @@ impl Attempt {
         Ok((attempt, place.into()))
     }
 
-    /// What the redirect names this attempt by.
+    /// The `state` parameter that identifies this attempt in the redirect.
     #[must_use]
     pub fn state(&self) -> &str {
         &self.state
     }
 
-    /// Ends the sign-in with what the browser came back with.
+    /// Completes the sign-in with the parameters of the redirect.
     ///
     /// # Errors
-    /// When it is not the answer to this attempt, somebody refused, or the issuer does not take the code.
+    /// The redirect does not belong to this attempt, the user or the issuer refused, or the issuer rejected the code.
     pub async fn finish(
         self,
         http: &dyn Http,
@@ -135,21 +135,21 @@ impl Attempt {
     ) -> Result<Tokens, Error> {
         let wrong = |what: String| Err(Error::new(Code::WrongRedirect, what));
         if callback.state.as_deref() != Some(&self.state) {
-            return wrong("the redirect is of another sign-in".to_owned());
+            return wrong("the redirect belongs to another sign-in".to_owned());
         }
         let metadata = &self.discovery.metadata;
-        // Before anything else of it is believed, an error included (RFC 9207, 2.4).
+        // Checked before any other parameter is trusted, including an error (RFC 9207, 2.4).
         match &callback.iss {
             Some(iss) if *iss != metadata.issuer => {
                 let (iss, issuer) = (excerpt(iss), excerpt(&metadata.issuer));
                 return wrong(format!(
-                    "the redirect is of the issuer `{iss}`, not of `{issuer}`"
+                    "the redirect comes from the issuer `{iss}` instead of `{issuer}`"
                 ));
             }
             None if metadata.authorization_response_iss_parameter_supported => {
                 let issuer = excerpt(&metadata.issuer);
                 return wrong(format!(
-                    "the redirect does not name its issuer, as {issuer} says it would"
+                    "the redirect does not name its issuer, although the metadata of {issuer} promises that"
                 ));
             }
             _ => {}
@@ -161,7 +161,7 @@ impl Attempt {
             return Err(Error::new(Code::Denied, what));
         }
         let Some(code) = callback.code else {
-            return wrong("the redirect holds no code".to_owned());
+            return wrong("the redirect contains no code".to_owned());
         };
         let form = vec![
             ("grant_type", "authorization_code".to_owned()),

@@ -1,22 +1,22 @@
 //! `WWW-Authenticate: Bearer …` (RFC 6750, 3; RFC 9728, 5.1), or `DPoP …` (RFC 9449, 7.1).
 
-/// Characters of a parameter's value that are taken.
-const LONGEST: usize = 4096;
+/// Maximum bytes of a parameter value. Longer values are ignored.
+const MAX_VALUE_BYTES: usize = 4096;
 
-/// What a server says when it refuses a request for want of a token, or of a better one.
+/// A server's challenge: sent when it refuses a request because the token is missing or insufficient.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Challenge {
-    /// Where the metadata of the protected resource is.
+    /// URL of the protected resource's metadata.
     pub resource_metadata: Option<String>,
     /// Scopes, separated by spaces.
     pub scope: Option<String>,
     pub error: Option<String>,
-    /// Whether the server takes tokens that are bound to a key.
+    /// True if the server accepts tokens that are bound to a key.
     pub is_dpop: bool,
 }
 
 impl Challenge {
-    /// Reads the parameters of a header's `Bearer` and `DPoP` challenges. A header without one gives an empty challenge.
+    /// Reads the parameters of a header's `Bearer` and `DPoP` challenges. Without one, the result is empty.
     #[must_use]
     pub fn parse(header: &str) -> Self {
         let mut challenge = Self::default();
@@ -32,7 +32,7 @@ impl Challenge {
                 return challenge;
             }
             let Some(value) = after.trim_start().strip_prefix('=') else {
-                // A scheme: what follows is its.
+                // A scheme. The following parameters belong to it.
                 let is_dpop = name.eq_ignore_ascii_case("dpop");
                 challenge.is_dpop |= is_dpop;
                 is_ours = is_dpop || name.eq_ignore_ascii_case("bearer");
@@ -41,7 +41,7 @@ impl Challenge {
             };
             let (value, after) = value_of(value.trim_start());
             rest = after;
-            if !is_ours || value.len() > LONGEST {
+            if !is_ours || value.len() > MAX_VALUE_BYTES {
                 continue;
             }
             let place = match name.to_ascii_lowercase().as_str() {
@@ -54,13 +54,13 @@ impl Challenge {
         }
     }
 
-    /// The scopes that are named.
+    /// The scopes of the challenge.
     pub fn scopes(&self) -> impl Iterator<Item = &str> {
         self.scope.iter().flat_map(|scope| scope.split_whitespace())
     }
 }
 
-/// A token or a quoted string (RFC 9110, 5.6), and what follows it.
+/// Reads a token or a quoted string (RFC 9110, 5.6). Returns it and the rest.
 fn value_of(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', ' ', '\t']).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! What an issuer knows us as (2026-07-28 basic/authorization "Client Registration").
+//! Client identities at issuers (2026-07-28 basic/authorization "Client Registration").
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use url::Url;
 use crate::{
     Discovery, Http, Identity, Metadata,
     error::{Code, Error, excerpt},
-    metadata::DEVICE,
+    metadata::DEVICE_CODE_GRANT,
     request::{is_loopback, post_json, refusal, unreadable},
 };
 
-/// A client of an issuer. It is of no use with any other one.
+/// A client of one issuer. Not valid at any other.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
     pub id: String,
     pub secret: Option<String>,
     pub auth: ClientAuth,
-    /// Where it was registered to come back to; `None`: it was not us who registered it.
+    /// The redirect URI of a client that Toolwharf registered. `None` for other clients.
     pub redirect_uri: Option<String>,
-    /// When its secret ends, in seconds since 1970.
+    /// When the secret expires, in seconds since 1970.
     pub expires_at: Option<i64>,
-    /// The scopes that it was registered for: issuers refuse to give it others.
+    /// The scopes it was registered for. Issuers refuse others.
     #[serde(default)]
     pub scopes: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// The client that an identity provider knows.
+    /// The client configured for an identity provider.
     pub(crate) fn of_idp(idp: &Idp, metadata: &Metadata) -> Self {
         let secret = idp.client_secret.as_ref();
         Self {
@@ -52,7 +52,7 @@ impl Client {
         }
     }
 
-    /// The client that an entry names.
+    /// The client configured in an entry.
     fn of_entry(id: &str, login: &Login, metadata: &Metadata) -> Self {
         let usual = match (&login.client_secret, &login.private_key) {
             (_, Some(_)) => ClientAuth::PrivateKeyJwt,
@@ -70,7 +70,7 @@ impl Client {
     }
 }
 
-/// How a secret is shown, where nobody says how. `client_secret_basic` is what is meant by silence (RFC 8414, 2).
+/// How a secret is sent if the entry does not say. `client_secret_basic` is the default of the standard (RFC 8414, 2).
 fn with_secret(metadata: &Metadata) -> ClientAuth {
     match &metadata.token_endpoint_auth_methods_supported {
         Some(methods) if !methods.iter().any(|it| it == "client_secret_basic") => {
@@ -80,11 +80,11 @@ fn with_secret(metadata: &Metadata) -> ClientAuth {
     }
 }
 
-/// The client to be: that of the entry, our metadata document, the one that was registered before (`known`), or a new one
-/// where that one is over or may not ask for these scopes.
+/// Chooses the client: that of the entry, our metadata document, the registered one (`known`), or a new registration if
+/// the registered one has expired or lacks a scope.
 ///
 /// # Errors
-/// When the issuer knows none of them, or does not register one.
+/// No client is available, or the issuer refuses the registration.
 pub async fn identify(
     http: &dyn Http,
     discovery: &Discovery,
@@ -162,7 +162,7 @@ async fn register(
     )?;
     let methods = metadata.token_endpoint_auth_methods_supported.as_deref();
     let supports = |name: &str| methods.is_some_and(|all| all.iter().any(|it| it == name));
-    // A secret on a person's machine keeps none: PKCE does what is needed.
+    // A secret on a user's machine is not confidential, so PKCE does the work.
     let wanted = match methods {
         _ if supports("none") => ClientAuth::None,
         _ => with_secret(metadata),
@@ -171,8 +171,8 @@ async fn register(
     if metadata.grant_types_supported.is_none() || metadata.supports_grant("refresh_token") {
         grants.push("refresh_token");
     }
-    if metadata.supports_grant(DEVICE) {
-        grants.push(DEVICE);
+    if metadata.supports_grant(DEVICE_CODE_GRANT) {
+        grants.push(DEVICE_CODE_GRANT);
     }
     let is_native = Url::parse(&identity.redirect_uri).is_ok_and(|uri| is_loopback(&uri));
     let mut body = json!({
@@ -195,7 +195,7 @@ async fn register(
         return Err(Error::new(Code::Registration, what));
     }
     let registered: Registered = serde_json::from_slice(response.body())
-        .map_err(|_| unreadable(&place, "its answer is no registration"))?;
+        .map_err(|_| unreadable(&place, "its response is not a client registration"))?;
     let auth = match (
         registered.token_endpoint_auth_method,
         &registered.client_secret,
@@ -210,7 +210,7 @@ async fn register(
         secret: registered.client_secret,
         auth,
         redirect_uri: Some(identity.redirect_uri.clone()),
-        // Zero: never (RFC 7591, 3.2.1).
+        // Zero means never (RFC 7591, 3.2.1).
         expires_at: registered.client_secret_expires_at.filter(|end| *end > 0),
         scopes,
     })

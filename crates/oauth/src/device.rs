@@ -1,4 +1,4 @@
-//! A sign-in without a browser here: a person types a code elsewhere (RFC 8628).
+//! Sign-in without a local browser: the user types a code on another device (RFC 8628).
 
 use model::Login;
 use serde::{Deserialize, Serialize};
@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Client, Discovery, Http, Tokens,
     error::{Code, Error, excerpt},
-    metadata::DEVICE,
+    metadata::DEVICE_CODE_GRANT,
     now,
     request::{endpoint, post_form, refusal, unreadable},
     token::{authenticate, post, read},
 };
 
-/// Seconds between two questions, where the issuer does not say.
-const INTERVAL: u64 = 5;
-/// Seconds that a code is good for at most.
-const LONGEST: i64 = 1800;
+/// Seconds between polls if the issuer does not specify them.
+const DEFAULT_INTERVAL_SECS: u64 = 5;
+/// Maximum lifetime of a code in seconds.
+const MAX_LIFETIME_SECS: i64 = 1800;
 
-/// A sign-in that waits for a person.
+/// A pending sign-in.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Device {
     device_code: String,
-    /// What the person types.
+    /// The code that the user types.
     pub user_code: String,
-    /// Where the person types it.
+    /// The page on which the user types it.
     pub verification_uri: String,
-    /// The same with the code in it.
+    /// The same page with the code filled in.
     pub verification_uri_complete: Option<String>,
     expires_in: i64,
     #[serde(default)]
     interval: Option<u64>,
 }
 
-/// What a question came to.
+/// The result of a poll.
 #[derive(Debug)]
 pub enum Polled {
     Done(Tokens),
-    /// The person has not done it yet: ask again after so many seconds.
+    /// The user has not finished yet. Poll again after this many seconds.
     Wait(u64),
 }
 
 impl Device {
-    /// Begins a sign-in.
+    /// Starts a sign-in.
     ///
     /// # Errors
-    /// When the issuer has no such sign-in, or refuses it.
+    /// The issuer does not support this kind of sign-in, or refuses it.
     pub async fn begin(
         http: &dyn Http,
         discovery: &Discovery,
@@ -72,7 +72,7 @@ impl Device {
             ));
         }
         let device: Self = serde_json::from_slice(response.body())
-            .map_err(|_| unreadable(&place, "its answer is no device authorization"))?;
+            .map_err(|_| unreadable(&place, "its response is not a device authorization"))?;
         let uris = [
             Some(&device.verification_uri),
             device.verification_uri_complete.as_ref(),
@@ -83,27 +83,27 @@ impl Device {
         Ok(Self {
             user_code: excerpt(&device.user_code),
             verification_uri: excerpt(&device.verification_uri),
-            expires_in: device.expires_in.clamp(0, LONGEST),
+            expires_in: device.expires_in.clamp(0, MAX_LIFETIME_SECS),
             ..device
         })
     }
 
-    /// Seconds from one question to the next.
+    /// Seconds between polls.
     #[must_use]
     pub fn interval(&self) -> u64 {
-        self.interval.unwrap_or(INTERVAL).clamp(1, 60)
+        self.interval.unwrap_or(DEFAULT_INTERVAL_SECS).clamp(1, 60)
     }
 
-    /// When the code ends, in seconds since 1970, if it was made now.
+    /// When the code expires, in seconds since 1970, assuming that it was just issued.
     #[must_use]
     pub fn expires_at(&self) -> i64 {
         now() + self.expires_in
     }
 
-    /// Asks whether the person has done it.
+    /// Checks whether the user has finished.
     ///
     /// # Errors
-    /// When nothing will come of it any more.
+    /// The sign-in failed, or the issuer's response is unusable.
     pub async fn poll(
         &self,
         http: &dyn Http,
@@ -113,7 +113,7 @@ impl Device {
     ) -> Result<Polled, Error> {
         let place = discovery.metadata.token_endpoint()?;
         let form = vec![
-            ("grant_type", DEVICE.to_owned()),
+            ("grant_type", DEVICE_CODE_GRANT.to_owned()),
             ("device_code", self.device_code.clone()),
         ];
         let (response, key) = post(http, discovery, client, login, form, None).await?;
@@ -122,11 +122,11 @@ impl Device {
         {
             return Ok(Polled::Done(tokens));
         }
-        // GitHub refuses with HTTP 200.
+        // GitHub sends errors with HTTP 200.
         let (error, said) = refusal(&response);
         match error.as_deref() {
             Some("authorization_pending") => Ok(Polled::Wait(self.interval())),
-            Some("slow_down") => Ok(Polled::Wait(self.interval() + INTERVAL)),
+            Some("slow_down") => Ok(Polled::Wait(self.interval() + DEFAULT_INTERVAL_SECS)),
             Some(_) => Err(Error::new(
                 Code::Denied,
                 format!("the sign-in was refused: {said}"),

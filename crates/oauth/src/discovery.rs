@@ -1,5 +1,5 @@
-//! Which authorization server a server trusts, and what that is like (2026-07-28 basic/authorization "Authorization Server
-//! Discovery").
+//! Finds the authorization server that a server trusts, and its metadata (2026-07-28 basic/authorization "Authorization
+//! Server Discovery").
 
 use model::Login;
 use serde::{Deserialize, Serialize};
@@ -12,29 +12,29 @@ use crate::{
     request::{document, endpoint},
 };
 
-const RESOURCE: &str = "/.well-known/oauth-protected-resource";
-const SERVER: &str = "/.well-known/oauth-authorization-server";
-const OPENID: &str = "/.well-known/openid-configuration";
-/// Scopes of a protected resource that are asked for where it names none in its challenge.
-const MOST_SCOPES: usize = 100;
+const RESOURCE_METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
+const SERVER_METADATA_PATH: &str = "/.well-known/oauth-authorization-server";
+const OPENID_METADATA_PATH: &str = "/.well-known/openid-configuration";
+/// Maximum scopes taken from a protected resource's metadata if its challenge names none.
+const MAX_LISTED_SCOPES: usize = 100;
 
-/// What there is to know before a sign-in.
+/// Everything needed before a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// What tokens are asked for (RFC 8707), if the issuer takes that.
+    /// The resource to request tokens for (RFC 8707), unless the entry turns that off.
     pub resource: Option<String>,
     pub metadata: Metadata,
-    /// The scopes to ask for.
+    /// The scopes to request.
     pub scopes: Vec<String>,
-    /// Whether tokens are asked for that are bound to a key: the server and the issuer both know that (RFC 9449).
+    /// True if tokens are requested that are bound to a key: both the server and the issuer support that (RFC 9449).
     #[serde(default)]
     pub dpop: bool,
 }
 
-/// Finds out where one signs in to the server at `url`, which answered with `challenge`.
+/// Finds the authorization server for the server at `url`, which responded with `challenge`.
 ///
 /// # Errors
-/// When a document that has to be there is not, cannot be read, or is of another resource or issuer.
+/// A required document is missing, invalid, or for another resource or issuer.
 pub async fn discover(
     http: &dyn Http,
     url: &str,
@@ -42,7 +42,7 @@ pub async fn discover(
     challenge: &Challenge,
 ) -> Result<Discovery, Error> {
     let server = Url::parse(url)
-        .map_err(|_| Error::new(Code::Unsupported, "the server's URL cannot be read"))?;
+        .map_err(|_| Error::new(Code::Unsupported, "the server's URL is invalid"))?;
     let mut plain = server.clone();
     plain.set_fragment(None);
     let found = protected(http, &plain, challenge).await?;
@@ -60,7 +60,7 @@ pub async fn discover(
         (None, Some(issuer)) => (of_issuer(http, issuer).await?, None, None),
         (None, None) => (of_origin(http, &plain).await?, None, None),
     };
-    // Without metadata a server is of 2025-03-26, which knows no `resource`; it does no harm there.
+    // Servers without metadata follow 2025-03-26, which has no `resource`. Sending it does no harm.
     let resource = named.unwrap_or_else(|| canonical(&plain));
     Ok(Discovery {
         resource: login.resource.then_some(resource),
@@ -70,10 +70,10 @@ pub async fn discover(
     })
 }
 
-/// Finds out where one signs in where no server says so: at the issuer of the login, or at its endpoints.
+/// Finds the authorization server without asking a server: the login's issuer, or its endpoints.
 ///
 /// # Errors
-/// When the issuer's metadata is not there, cannot be read, or is of another issuer.
+/// The issuer's metadata is missing, invalid, or for another issuer.
 pub async fn discover_issuer(http: &dyn Http, login: &Login) -> Result<Discovery, Error> {
     let issuer = login.issuer.as_deref();
     let metadata = match (&login.endpoints, issuer) {
@@ -92,7 +92,7 @@ pub async fn discover_issuer(http: &dyn Http, login: &Login) -> Result<Discovery
     })
 }
 
-/// The scopes to ask for: what the entry says, and what the challenge names; without either, all that the server lists.
+/// The scopes to request: those of the entry and of the challenge. If both are empty, all scopes that the server lists.
 fn scopes(
     login: &Login,
     challenge: &Challenge,
@@ -102,7 +102,7 @@ fn scopes(
     let mut scopes = login.scopes.clone();
     scopes.extend(challenge.scopes().map(str::to_owned));
     if scopes.is_empty() {
-        scopes.extend(listed.into_iter().flatten().take(MOST_SCOPES));
+        scopes.extend(listed.into_iter().flatten().take(MAX_LISTED_SCOPES));
     }
     if metadata.supports_scope("offline_access") && metadata.supports_grant("refresh_token") {
         scopes.push("offline_access".to_owned());
@@ -112,7 +112,7 @@ fn scopes(
     scopes
 }
 
-/// The metadata of the server as a protected resource; `None`: it has none.
+/// The server's metadata as a protected resource. `None` if it has none.
 async fn protected(
     http: &dyn Http,
     server: &Url,
@@ -121,7 +121,7 @@ async fn protected(
     let mut places = Vec::new();
     match &challenge.resource_metadata {
         Some(named) => {
-            // It may be written relative to the server.
+            // May be relative to the server's URL.
             let named = server
                 .join(named)
                 .map_or_else(|_| named.clone(), String::from);
@@ -129,8 +129,8 @@ async fn protected(
         }
         None => {
             let path = server.path().trim_end_matches('/');
-            places.extend(at(server, &format!("{RESOURCE}{path}")));
-            places.extend(at(server, RESOURCE).filter(|_| !path.is_empty()));
+            places.extend(at(server, &format!("{RESOURCE_METADATA_PATH}{path}")));
+            places.extend(at(server, RESOURCE_METADATA_PATH).filter(|_| !path.is_empty()));
         }
     }
     for place in places {
@@ -141,7 +141,7 @@ async fn protected(
             && !covers(resource, server)
         {
             let (resource, server) = (excerpt(resource), excerpt(server.as_str()));
-            let what = format!("the metadata at {place} is of `{resource}`, not of {server}");
+            let what = format!("the metadata at {place} is for `{resource}` instead of {server}");
             return Err(Error::new(Code::Mismatch, what));
         }
         return Ok(Some(found));
@@ -149,7 +149,7 @@ async fn protected(
     Ok(None)
 }
 
-/// Whether a resource is the server, or what the server is a part of: the same origin, and the beginning of its path.
+/// Returns true if `resource` is the server or contains it: same origin, and a prefix of its path.
 fn covers(resource: &str, server: &Url) -> bool {
     let Ok(resource) = Url::parse(resource) else {
         return false;
@@ -158,7 +158,7 @@ fn covers(resource: &str, server: &Url) -> bool {
     resource.origin() == server.origin() && whole(server).starts_with(&whole(&resource))
 }
 
-/// The server as a resource (2026-07-28 basic/authorization "Canonical Server URI").
+/// The server's resource identifier (2026-07-28 basic/authorization "Canonical Server URI").
 fn canonical(server: &Url) -> String {
     match server.path() {
         "/" if server.query().is_none() => server.origin().ascii_serialization(),
@@ -173,13 +173,16 @@ fn at(base: &Url, path: &str) -> Option<Url> {
     Some(url)
 }
 
-/// The metadata that an issuer has at one of its well-known places.
+/// Fetches an issuer's metadata from its well-known URLs.
 pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata, Error> {
     let base = endpoint("issuer", issuer)?;
     let path = base.path().trim_end_matches('/').to_owned();
-    let mut places = vec![format!("{SERVER}{path}"), format!("{OPENID}{path}")];
+    let mut places = vec![
+        format!("{SERVER_METADATA_PATH}{path}"),
+        format!("{OPENID_METADATA_PATH}{path}"),
+    ];
     if !path.is_empty() {
-        places.push(format!("{path}{OPENID}"));
+        places.push(format!("{path}{OPENID_METADATA_PATH}"));
     }
     let mut failure = None;
     for place in places.iter().filter_map(|place| at(&base, place)) {
@@ -187,8 +190,9 @@ pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata,
             Ok(Some(metadata)) if metadata.issuer == issuer => return Ok(metadata),
             Ok(Some(metadata)) => {
                 let (says, issuer) = (excerpt(&metadata.issuer), excerpt(issuer));
-                let what =
-                    format!("the metadata at {place} is of the issuer `{says}`, not of `{issuer}`");
+                let what = format!(
+                    "the metadata at {place} is for the issuer `{says}` instead of `{issuer}`"
+                );
                 return Err(Error::new(Code::Mismatch, what));
             }
             Ok(None) => {}
@@ -204,10 +208,10 @@ pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata,
     }))
 }
 
-/// The authorization server of 2025-03-26: it is where the server is.
+/// The authorization server according to 2025-03-26: it has the server's origin.
 async fn of_origin(http: &dyn Http, server: &Url) -> Result<Metadata, Error> {
     endpoint("server", server.as_str())?;
-    let place = at(server, SERVER);
+    let place = at(server, SERVER_METADATA_PATH);
     let found = match &place {
         Some(place) => document::<Metadata>(http, place).await?,
         None => None,
@@ -218,7 +222,7 @@ async fn of_origin(http: &dyn Http, server: &Url) -> Result<Metadata, Error> {
     let own = server.origin().ascii_serialization();
     if metadata.issuer.trim_end_matches('/') != own {
         let what = format!(
-            "the metadata of {own} is of the issuer `{}`",
+            "the metadata of {own} is for the issuer `{}`",
             excerpt(&metadata.issuer)
         );
         return Err(Error::new(Code::Mismatch, what));

@@ -1,6 +1,7 @@
-//! Proof of possession (RFC 9449): tokens that are of use only together with a key of ours.
+//! Proof of possession (RFC 9449): tokens that are valid only together with one of our keys.
 //!
-//! Each sign-in has a key of its own, kept with its tokens. Invariant: no key is in a `Debug`, and no proof is used twice.
+//! Each sign-in has a separate key, stored with its tokens. Invariants: `Debug` never shows a key, and no proof is used
+//! twice.
 
 use std::fmt;
 
@@ -17,14 +18,14 @@ use sha2::{Digest, Sha256};
 
 use crate::{now, request::random};
 
-/// The header by which an issuer or a server says what proofs have to hold (RFC 9449, 8 and 9).
+/// The header with the nonce that an issuer or a server requires in proofs (RFC 9449, 8 and 9).
 pub const NONCE: &str = "dpop-nonce";
-/// The error for want of it.
+/// The error for a proof without it.
 pub const WANTS_NONCE: &str = "use_dpop_nonce";
-/// The one algorithm of our keys.
+/// The only algorithm of our keys.
 pub(crate) const ALGORITHM: &str = "ES256";
-/// Bytes of a nonce that are taken.
-const LONGEST: usize = 1024;
+/// Maximum bytes of a nonce.
+const MAX_NONCE_BYTES: usize = 1024;
 
 /// An ES256 key, as PKCS#8 in base64.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,14 +39,15 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Makes a key. `None`: the system has no random numbers.
+    /// Generates a key. `None` if the system has no random numbers.
     pub(crate) fn generate() -> Option<Self> {
         let kind = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let key = EcdsaKeyPair::generate_pkcs8(kind, &SystemRandom::new()).ok()?;
         Some(Self(URL_SAFE_NO_PAD.encode(key)))
     }
 
-    /// A proof for one request, to `url` without query and fragment; with a token for a request that carries it. `None`: the key is broken.
+    /// Creates a proof for one request to `url` (query and fragment are removed). Pass the access token if the request
+    /// carries one. `None` if the key is damaged.
     pub(crate) fn proof(
         &self,
         method: &str,
@@ -79,12 +81,12 @@ impl Key {
     }
 }
 
-/// Proves requests that carry one access token.
+/// Creates proofs for requests that carry one access token.
 #[derive(Debug)]
 pub struct Prover {
     key: Key,
     token: String,
-    /// The nonce that the server last gave.
+    /// The latest nonce from the server.
     nonce: Mutex<Option<String>>,
 }
 
@@ -95,7 +97,7 @@ impl Prover {
         Self { key, token, nonce }
     }
 
-    /// A proof for one request.
+    /// Creates a proof for one request.
     #[must_use]
     pub fn proof(&self, method: &str, url: &str) -> Option<HeaderValue> {
         let nonce = self.nonce.lock().clone();
@@ -103,16 +105,18 @@ impl Prover {
             .proof(method, url, nonce.as_deref(), Some(&self.token))
     }
 
-    /// Takes in the nonce that the server wants from now on.
+    /// Stores the nonce that the server requires from now on.
     pub fn learn(&self, nonce: &str) {
         *self.nonce.lock() = Some(nonce.to_owned());
     }
 }
 
-/// The nonce of a response, if there is one of use.
+/// The nonce of a response, if it has an acceptable length.
 pub fn nonce<B>(response: &Response<B>) -> Option<&str> {
     let nonce = response.headers().get(NONCE)?.to_str().ok()?;
-    (1..=LONGEST).contains(&nonce.len()).then_some(nonce)
+    (1..=MAX_NONCE_BYTES)
+        .contains(&nonce.len())
+        .then_some(nonce)
 }
 
 #[cfg(test)]
@@ -122,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// As a server checks it (RFC 9449, 4.3).
+    /// Verifies a proof as a server does (RFC 9449, 4.3).
     fn checked(proof: &HeaderValue) -> Value {
         let proof = proof.to_str().expect("text");
         let header = decode_header(proof).expect("a header");

@@ -1,27 +1,26 @@
-//! Why somebody is not signed in.
+//! Why a sign-in failed.
 
 use std::fmt;
 
-/// What went wrong, as a word that stays the same: documentation and clients go by it.
+/// The kind of failure, as a stable word that documentation and clients rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// A document or an endpoint did not answer, or not in a way that can be read.
+    /// A document or an endpoint did not respond, or the response is invalid.
     Unreachable,
-    /// Metadata names another issuer, or another resource, than the one that was asked for.
+    /// Metadata is for another issuer or resource than requested.
     Mismatch,
-    /// The issuer does not say that it knows PKCE with S256.
+    /// The issuer does not declare support for PKCE with S256.
     NoPkce,
-    /// We are not known to the issuer, and it does not say how to become so.
+    /// The issuer has no client for us, and offers no way to register one.
     NoClient,
-    /// The issuer refused to register us.
     Registration,
-    /// The issuer, or the person, refused the sign-in.
+    /// The issuer or the user refused the sign-in.
     Denied,
-    /// The redirect is not the answer to this sign-in.
+    /// The redirect does not belong to this sign-in.
     WrongRedirect,
-    /// The issuer no longer takes the refresh token or the client.
+    /// The issuer no longer accepts the refresh token or the client.
     Refused,
-    /// What was asked for cannot be done with this issuer.
+    /// The issuer does not support what was requested.
     Unsupported,
 }
 
@@ -48,7 +47,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// Why somebody is not signed in; fit for everybody's eyes.
+/// Why a sign-in failed. Contains no secrets.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what} ({code})")]
 pub struct Error {
@@ -62,14 +61,14 @@ impl Error {
         Self { code, what }
     }
 
-    /// Whether another attempt may do better without anybody's help.
+    /// Returns true if a retry may succeed without anyone's help.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         self.code == Code::Unreachable
     }
 }
 
-/// What somebody else said, short and printable.
+/// A short, printable excerpt of text from another party.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     let printable = text.chars().filter(|c| !c.is_control());

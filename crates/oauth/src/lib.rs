@@ -1,11 +1,13 @@
-//! Signing in to servers: MCP authorization from 2025-03-26 to 2026-07-28, with us as the OAuth client.
+//! Sign-in to servers: MCP authorization from 2025-03-26 to 2026-07-28, with Toolwharf as the OAuth client.
 //!
-//! [`discover`] finds the authorization server of a protected one, [`identify`] makes us known to it, [`Attempt`] is a
-//! sign-in by a browser and [`device`] one without, and [`token`] has the requests to the token endpoint.
+//! [`discover`] finds the authorization server of a protected server, [`identify`] chooses or registers the client,
+//! [`Attempt`] is a sign-in through a browser, [`device`] one without, and [`token`] makes the requests to the token
+//! endpoint.
 //!
-//! Invariants: what a server or an issuer says is bounded, and is shown in errors only in part and printable. No error and no
-//! `Debug` holds a token, a code, a verifier or a secret. An issuer is compared letter by letter (RFC 8414, 3.3; RFC 9207, 2.4). Deliberately absent:
-//! how requests are sent ([`Http`]), where tokens are kept, and whose they are.
+//! Invariants: everything that a server or an issuer sends is bounded; errors show only printable excerpts of it. No
+//! error and no `Debug` contains a token, a code, a verifier or a secret. Issuers are compared character by character
+//! (RFC 8414, 3.3; RFC 9207, 2.4). Deliberately absent: how requests are sent ([`Http`]), where tokens are stored, and
+//! who owns them.
 
 mod assertion;
 mod attempt;
@@ -37,18 +39,18 @@ pub use self::{
 
 /// Sends requests to issuers, and to servers for their metadata.
 ///
-/// An implementation does not follow redirects, waits and reads within bounds, and refuses addresses that a
-/// server with `public_only` may not name. The error says why there is no answer, without secrets.
+/// An implementation must not follow redirects. It limits the time and the response size, and refuses addresses that a
+/// server with `public_only` may not use. The error is the reason for a missing response, without secrets.
 pub trait Http: Send + Sync {
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, String>>;
 }
 
-/// Who we are towards issuers.
+/// Toolwharf's identity towards issuers.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Where browsers come back to.
+    /// The URL that browsers return to.
     pub redirect_uri: String,
-    /// Where our client metadata document is, if the world can read it (CIMD).
+    /// The public URL of our client metadata document, if it has one (CIMD).
     pub metadata_url: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What authorization servers and protected resources say of themselves.
+//! Metadata documents of authorization servers and protected resources.
 
 use model::Endpoints;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use crate::dpop::ALGORITHM;
 use crate::error::Error;
 use crate::request::endpoint;
 
-/// The grant by which a device gets its tokens.
-pub(crate) const DEVICE: &str = "urn:ietf:params:oauth:grant-type:device_code";
-/// Scopes of a document that are looked at.
-const MOST_SCOPES: usize = 500;
+/// The grant type of the device flow.
+pub(crate) const DEVICE_CODE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
+/// Maximum scopes of a document that are considered.
+const MAX_SCOPES: usize = 500;
 
 /// Metadata of an authorization server (RFC 8414, 2; OpenID Connect Discovery 1.0, 3).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Where everything is for an authorization server of 2025-03-26 that has no metadata.
+    /// The default endpoints of an authorization server of 2025-03-26 without metadata.
     pub(crate) fn default_of(origin: &Url) -> Self {
         let at = |path| origin.join(path).ok().map(String::from);
         Self {
@@ -42,13 +42,13 @@ impl Metadata {
             authorization_endpoint: at("/authorize"),
             token_endpoint: at("/token"),
             registration_endpoint: at("/register"),
-            // 2025-03-26 basic/authorization: clients use PKCE in any case.
+            // 2025-03-26 basic/authorization: clients always use PKCE.
             code_challenge_methods_supported: Some(vec!["S256".into()]),
             ..Self::default()
         }
     }
 
-    /// Of an issuer whose endpoints an administrator has named.
+    /// The metadata of an issuer whose endpoints an administrator has configured.
     pub(crate) fn of_endpoints(issuer: Option<&str>, endpoints: &Endpoints) -> Self {
         let origin =
             || Url::parse(&endpoints.authorize).map(|url| url.origin().ascii_serialization());
@@ -57,18 +57,18 @@ impl Metadata {
             authorization_endpoint: Some(endpoints.authorize.clone()),
             token_endpoint: Some(endpoints.token.clone()),
             device_authorization_endpoint: endpoints.device.clone(),
-            // One that does not know it takes no notice.
+            // An issuer without PKCE support ignores it.
             code_challenge_methods_supported: Some(vec!["S256".into()]),
             ..Self::default()
         }
     }
 
     pub(crate) fn supports_scope(&self, scope: &str) -> bool {
-        let mut scopes = self.scopes_supported.iter().flatten().take(MOST_SCOPES);
+        let mut scopes = self.scopes_supported.iter().flatten().take(MAX_SCOPES);
         scopes.any(|known| known == scope)
     }
 
-    /// Absent, it means `authorization_code` and `implicit` (RFC 8414, 2).
+    /// A missing list means `authorization_code` and `implicit` (RFC 8414, 2).
     pub(crate) fn supports_grant(&self, grant: &str) -> bool {
         let grants = self.grant_types_supported.as_ref();
         grants.map_or(grant == "authorization_code", |all| {
@@ -110,7 +110,7 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// Whether it takes tokens that are bound to a key (RFC 9728, 2).
+    /// Returns true if the resource accepts tokens that are bound to a key (RFC 9728, 2).
     pub(crate) fn takes_dpop(&self) -> bool {
         let algorithms = self.dpop_signing_alg_values_supported.iter().flatten();
         self.dpop_bound_access_tokens_required || algorithms.into_iter().any(|it| it == ALGORITHM)

@@ -1,4 +1,4 @@
-//! Requests to issuers: documents to get, forms to post.
+//! Requests to issuers: fetching documents and posting forms.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -14,16 +14,16 @@ use crate::{
     error::{Code, Error, excerpt},
 };
 
-/// The header of proofs (RFC 9449, 4.1).
-const PROOF: &str = "dpop";
+/// The header for proofs (RFC 9449, 4.1).
+const DPOP_HEADER: &str = "dpop";
 
-/// A URL that requests may go to.
+/// Checks that requests may go to a URL.
 ///
-/// Plain HTTP is for this machine only: codes and tokens would be read on the way (RFC 9700, 2.6).
+/// Plain HTTP is allowed for this machine only, because codes and tokens could be read in transit (RFC 9700, 2.6).
 pub(crate) fn endpoint(name: &str, url: &str) -> Result<Url, Error> {
     let shown = excerpt(url);
     let parsed = Url::parse(url)
-        .map_err(|_| Error::new(Code::Mismatch, format!("the {name} `{shown}` is no URL")))?;
+        .map_err(|_| Error::new(Code::Mismatch, format!("the {name} `{shown}` is not a URL")))?;
     match parsed.scheme() {
         "https" => Ok(parsed),
         "http" if is_loopback(&parsed) => Ok(parsed),
@@ -34,7 +34,7 @@ pub(crate) fn endpoint(name: &str, url: &str) -> Result<Url, Error> {
     }
 }
 
-/// Whether a URL leads to this machine.
+/// Returns true if a URL leads to this machine.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -44,12 +44,12 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// 32 random bytes as text: a state, a verifier, an assertion's id.
+/// 32 random bytes as text, for a state, a verifier or an assertion's id.
 pub(crate) fn random() -> String {
     URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
-/// Gets a JSON document. `None`: there is none.
+/// Fetches a JSON document. `None` if the server responds with a 4xx status.
 pub(crate) async fn document<T: DeserializeOwned>(
     http: &dyn Http,
     url: &Url,
@@ -70,12 +70,11 @@ pub(crate) async fn document<T: DeserializeOwned>(
     read.map(Some).map_err(|_| {
         unreadable(
             url,
-            "its answer is not the JSON document that belongs there",
+            "its response is not the JSON document that is expected there",
         )
     })
 }
 
-/// Posts JSON.
 pub(crate) async fn post_json(
     http: &dyn Http,
     url: &Url,
@@ -87,7 +86,6 @@ pub(crate) async fn post_json(
     send(http, url, request.body(body.to_string().into())).await
 }
 
-/// Posts a form.
 pub(crate) async fn post_form(
     http: &dyn Http,
     url: &Url,
@@ -104,7 +102,7 @@ pub(crate) async fn post_form(
         request = request.header(AUTHORIZATION, authorization);
     }
     if let Some(proof) = proof {
-        request = request.header(PROOF, proof);
+        request = request.header(DPOP_HEADER, proof);
     }
     send(http, url, request.body(encoded(form).into())).await
 }
@@ -119,12 +117,12 @@ async fn send(
     url: &Url,
     request: http::Result<Request<Bytes>>,
 ) -> Result<Response<Bytes>, Error> {
-    let request = request.map_err(|_| unreadable(url, "its URL cannot be asked"))?;
+    let request = request.map_err(|_| unreadable(url, "its URL cannot be requested"))?;
     let answer = http.send(request).await;
     answer.map_err(|why| unreadable(url, &why))
 }
 
-/// What an endpoint answered that is no success.
+/// The error code of a failed response, and a text that describes the failure.
 pub(crate) fn refusal(response: &Response<Bytes>) -> (Option<String>, String) {
     #[derive(serde::Deserialize)]
     struct Refusal {

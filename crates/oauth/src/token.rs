@@ -1,4 +1,4 @@
-//! The token endpoint: codes, refresh tokens and clients themselves for access tokens, and taking them back.
+//! The token endpoint: exchanges codes, refresh tokens and client credentials for access tokens, and revokes tokens.
 
 use std::fmt;
 
@@ -18,21 +18,21 @@ use crate::{
     request::{post_form, random, refusal, unreadable},
 };
 
-/// Characters of a token that are taken.
-const LONGEST: usize = 64 * 1024;
-/// Seconds that an assertion of ours is good for.
-const ASSERTION: i64 = 60;
+/// Maximum bytes of a token. Longer tokens are refused.
+const MAX_TOKEN_BYTES: usize = 64 * 1024;
+/// Lifetime of our signed assertions in seconds.
+const ASSERTION_LIFETIME_SECS: i64 = 60;
 
-/// What an issuer gave.
+/// Tokens from an issuer.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
     pub access: String,
     pub refresh: Option<String>,
-    /// When the access token ends, in seconds since 1970; `None`: the issuer did not say.
+    /// When the access token expires, in seconds since 1970. `None` if the issuer did not say.
     pub expires_at: Option<i64>,
-    /// The scopes that it is good for.
+    /// The granted scopes.
     pub scopes: Vec<String>,
-    /// The key that the tokens are bound to, if they are.
+    /// The key that the tokens are bound to, if any.
     #[serde(default)]
     pub key: Option<Key>,
 }
@@ -47,10 +47,10 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// Gets a new access token.
+/// Refreshes the access token.
 ///
 /// # Errors
-/// [`Code::Refused`]: only a person can help. [`Code::Unreachable`]: it may go another time.
+/// [`Code::Refused`]: the user has to sign in again. [`Code::Unreachable`]: a later attempt may succeed.
 pub async fn refresh(
     http: &dyn Http,
     discovery: &Discovery,
@@ -59,7 +59,7 @@ pub async fn refresh(
     tokens: &Tokens,
 ) -> Result<Tokens, Error> {
     let Some(refresh) = &tokens.refresh else {
-        let what = "the access token has expired, and the issuer gave nothing to renew it with";
+        let what = "the access token has expired, and the issuer sent no refresh token";
         return Err(Error::new(Code::Refused, what));
     };
     let form = vec![
@@ -68,7 +68,7 @@ pub async fn refresh(
     ];
     let key = tokens.key.clone();
     let mut fresh = bound(http, discovery, client, login, form, Code::Refused, key).await?;
-    // An issuer that does not rotate them leaves it out (RFC 6749, 6).
+    // Omitted by an issuer that does not rotate refresh tokens (RFC 6749, 6).
     fresh.refresh = fresh.refresh.or_else(|| tokens.refresh.clone());
     if fresh.scopes == discovery.scopes {
         fresh.scopes.clone_from(&tokens.scopes);
@@ -79,7 +79,7 @@ pub async fn refresh(
 /// Gets an access token for the client itself (OAuth 2.1, 4.2).
 ///
 /// # Errors
-/// When the issuer gives none.
+/// The issuer is unreachable or refused.
 pub async fn of_client(
     http: &dyn Http,
     discovery: &Discovery,
@@ -93,10 +93,10 @@ pub async fn of_client(
     request(http, discovery, client, login, form, Code::Refused).await
 }
 
-/// Takes the tokens back at the issuer, if it can (RFC 7009).
+/// Revokes the tokens, if the issuer supports it (RFC 7009).
 ///
 /// # Errors
-/// When it could not be told.
+/// The issuer is unreachable or did not revoke a token.
 pub async fn revoke(
     http: &dyn Http,
     discovery: &Discovery,
@@ -126,14 +126,14 @@ pub async fn revoke(
             let (_, said) = refusal(&response);
             return Err(unreadable(
                 &place,
-                &format!("it did not take the token back: {said}"),
+                &format!("it did not revoke the token: {said}"),
             ));
         }
     }
     Ok(())
 }
 
-/// Asks the token endpoint; a refusal is an error of the kind `refused`.
+/// Sends a request to the token endpoint. A refusal becomes an error with the code `refused`.
 pub(crate) async fn request(
     http: &dyn Http,
     discovery: &Discovery,
@@ -145,7 +145,7 @@ pub(crate) async fn request(
     bound(http, discovery, client, login, form, refused, None).await
 }
 
-/// The same, for tokens that are bound to `key`, or to a new key where none is given and the server wants one.
+/// [`request`] for tokens bound to `key`. Without `key`, a new key is generated if [`Discovery::dpop`] is set.
 async fn bound(
     http: &dyn Http,
     discovery: &Discovery,
@@ -167,19 +167,20 @@ async fn bound(
         return Ok(tokens);
     }
     let (error, said) = refusal(&response);
-    // Without an error of OAuth's it may be anything, such as a proxy in between; and an issuer that is busy refuses nobody. GitHub
-    // refuses with HTTP 200.
+    // A response without an OAuth error may come from anything, such as a proxy in between. Errors of a busy issuer are
+    // not refusals. GitHub refuses with HTTP 200.
     Err(match error.as_deref() {
         Some(error) if !status.is_server_error() && !is_passing(status, error) => {
             let issuer = excerpt(&discovery.metadata.issuer);
             Error::new(refused, format!("the issuer {issuer} refused: {said}"))
         }
-        None if status.is_success() => unreadable(&place, "its answer holds no bearer token"),
+        None if status.is_success() => unreadable(&place, "its response contains no bearer token"),
         _ => unreadable(&place, &format!("it answered {said}")),
     })
 }
 
-/// Posts a form to the token endpoint as the client, once more where the issuer wants a nonce (RFC 9449, 8); and the key that was proved.
+/// Posts a form to the token endpoint as the client, and again if the issuer requires a nonce (RFC 9449, 8). Returns
+/// the response and the key of the proof.
 pub(crate) async fn post(
     http: &dyn Http,
     discovery: &Discovery,
@@ -208,14 +209,14 @@ pub(crate) async fn post(
     }
 }
 
-/// Whether an issuer may answer otherwise another time.
+/// Returns true if the error is temporary.
 fn is_passing(status: StatusCode, error: &str) -> bool {
     let is_busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
     is_busy || ["temporarily_unavailable", "server_error", "slow_down"].contains(&error)
 }
 
-/// Reads an answer (OAuth 2.1, 3.2.3). Without `scope` it is what was asked for. `key` is what was proved: the issuer says whether the token is bound to
-/// it.
+/// Parses a token response (OAuth 2.1, 3.2.3). Without `scope`, the requested scopes were granted. `key` is the key of
+/// the proof; the response says whether the token is bound to it.
 pub(crate) fn read(body: &[u8], asked: &[String], key: Option<Key>) -> Option<Tokens> {
     #[derive(Deserialize)]
     struct Answer {
@@ -233,7 +234,8 @@ pub(crate) fn read(body: &[u8], asked: &[String], key: Option<Key>) -> Option<To
     };
     let key = key.filter(|_| is_of("dpop"));
     let fits = |token: &str| {
-        (1..=LONGEST).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
+        (1..=MAX_TOKEN_BYTES).contains(&token.len())
+            && token.bytes().all(|byte| byte.is_ascii_graphic())
     };
     if !(is_of("bearer") || key.is_some()) || !fits(&answer.access_token) {
         return None;
@@ -253,19 +255,19 @@ pub(crate) fn read(body: &[u8], asked: &[String], key: Option<Key>) -> Option<To
     })
 }
 
-/// A number, which some issuers write as a string or with a point.
+/// Reads a number that some issuers write as a string or with a decimal point.
 fn seconds<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<i64>, D::Error> {
     let value = serde_json::Value::deserialize(value)?;
     let whole = value.as_i64().or_else(|| value.as_str()?.parse().ok());
     let rounded = || {
         let seconds = value.as_f64().filter(|it| (0.0..1e12).contains(it))?;
-        #[expect(clippy::cast_possible_truncation, reason = "it is within bounds")]
+        #[expect(clippy::cast_possible_truncation, reason = "the value is below 1e12")]
         Some(seconds as i64)
     };
     Ok(whole.or_else(rounded))
 }
 
-/// Puts into the form, or says in the header, who we are.
+/// Adds the client's authentication to the form, or returns it as a header.
 pub(crate) fn authenticate(
     discovery: &Discovery,
     client: &Client,
@@ -279,8 +281,9 @@ pub(crate) fn authenticate(
             let half =
                 |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
             let pair = STANDARD.encode(format!("{}:{}", half(&client.id), half(secret)));
-            let mut value = HeaderValue::from_str(&format!("Basic {pair}"))
-                .map_err(|_| Error::new(Code::NoClient, "the client's id cannot be sent"))?;
+            let mut value = HeaderValue::from_str(&format!("Basic {pair}")).map_err(|_| {
+                Error::new(Code::NoClient, "the client id cannot be sent in a header")
+            })?;
             value.set_sensitive(true);
             return Ok(Some(value));
         }
@@ -299,7 +302,7 @@ pub(crate) fn authenticate(
     Ok(None)
 }
 
-/// A signed statement that it is us (RFC 7523, 3).
+/// A signed assertion of the client's identity (RFC 7523, 3).
 fn assertion(discovery: &Discovery, client: &Client, login: &Login) -> Result<String, Error> {
     let unusable = |why: &str| {
         let what = format!("`privateKey` in the entry's `login` cannot be used: {why}");
@@ -318,8 +321,8 @@ fn assertion(discovery: &Discovery, client: &Client, login: &Login) -> Result<St
         .ok_or_else(|| unusable("it must be the PEM of an EC (P-256), RSA or Ed25519 key"))?;
     let claims = serde_json::json!({
         "iss": client.id, "sub": client.id, "aud": discovery.metadata.issuer,
-        "jti": random(), "iat": now(), "exp": now() + ASSERTION,
+        "jti": random(), "iat": now(), "exp": now() + ASSERTION_LIFETIME_SECS,
     });
     jsonwebtoken::encode(&Header::new(algorithm), &claims, &key)
-        .map_err(|_| unusable("it signs nothing"))
+        .map_err(|_| unusable("it cannot sign"))
 }

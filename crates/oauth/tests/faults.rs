@@ -1,6 +1,6 @@
-//! Issuers that are down, slow, wrong or lying: each is a clear error, and nothing secret is in it.
+//! Issuers that are down, slow, misconfigured or malicious: each gives a clear error without secrets.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "an unwrap that fails is a test failure")]
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -19,12 +19,12 @@ const RESOURCE: &str = "https://files.example/.well-known/oauth-protected-resour
 const METADATA: &str = "https://issuer.example/.well-known/oauth-authorization-server";
 const TOKEN: &str = "https://issuer.example/token";
 const REGISTER: &str = "https://issuer.example/register";
-/// Are in no error.
+/// Must not appear in any error.
 const CODE: &str = "code-7be1";
 const REFRESH: &str = "refresh-20ac";
 const SECRET: &str = "secret-91fd";
 
-/// Answers by URL; what is not there is 404, and `Err` is no answer at all.
+/// Responses by URL. Unknown URLs get 404; `Err` means no response.
 #[derive(Default)]
 struct Script {
     answers: HashMap<String, Result<(u16, String), String>>,
@@ -50,7 +50,7 @@ impl Http for Script {
 }
 
 impl Script {
-    /// A server and an issuer with nothing wrong.
+    /// A server and an issuer without faults.
     fn good() -> Self {
         Self::default()
             .with(
@@ -120,14 +120,14 @@ async fn discovered(script: &Script, login: &Login) -> Result<Discovery, Error> 
     oauth::discover(script, SERVER, login, &Challenge::default()).await
 }
 
-/// A sign-in up to the redirect; the URL that the browser is sent to.
+/// A sign-in up to the redirect. Returns the URL for the browser as well.
 async fn begun(script: &Script, login: &Login) -> Result<(Attempt, String), Error> {
     let discovery = discovered(script, login).await?;
     let client = oauth::identify(script, &discovery, login, &identity(), None).await?;
     Attempt::begin(discovery, client, login, &identity())
 }
 
-/// A whole sign-in.
+/// A complete sign-in.
 async fn signed_in(script: &Script, login: &Login) -> Result<Tokens, Error> {
     let (attempt, _) = begun(script, login).await?;
     let query = format!("code={CODE}&state={}", attempt.state());
@@ -144,7 +144,7 @@ fn tokens() -> Tokens {
     }
 }
 
-/// What the issuer knows us as.
+/// The client chosen for the issuer.
 async fn known(
     script: &Script,
     discovery: &Discovery,
@@ -200,7 +200,7 @@ async fn a_good_issuer_signs_in() {
 
 #[tokio::test]
 async fn metadata_that_cannot_be_used() {
-    let huge = "its answer breaks off, or is longer than 262144 bytes";
+    let huge = "its response broke off, or is longer than 262144 bytes";
     for (script, code, part) in [
         (Script::good().broken(METADATA, "no connection"), Code::Unreachable, "no connection"),
         (Script::good().broken(METADATA, huge), Code::Unreachable, "longer than 262144"),
@@ -213,7 +213,7 @@ async fn metadata_that_cannot_be_used() {
             Code::Mismatch,
             "https://evil.example",
         ),
-        // Letter by letter.
+        // Compared character by character.
         (
             Script::good().with(METADATA, 200, and(metadata(), "issuer", json!("https://issuer.example/"))),
             Code::Mismatch,
@@ -242,7 +242,7 @@ async fn metadata_that_cannot_be_used() {
         (Script::good().with(RESOURCE, 200, json!({ "resource": SERVER, "authorization_servers": ["http://10.0.0.1"] })), Code::Mismatch, "https://"),
         (Script::good().with(RESOURCE, 500, json!("")), Code::Unreachable, "HTTP 500"),
         (Script::good().with(REGISTER, 403, json!({ "error": "access_denied", "error_description": "no\u{1b}[31m" })), Code::Registration, "no[31m"),
-        (Script::good().with(REGISTER, 201, json!("<html>")), Code::Unreachable, "no registration"),
+        (Script::good().with(REGISTER, 201, json!("<html>")), Code::Unreachable, "not a client registration"),
     ] {
         is(signed_in(&script, &Login::default()).await, code, part);
     }
@@ -258,7 +258,7 @@ async fn an_entry_may_say_that_an_issuer_knows_pkce() {
     let script = Script::good().with(METADATA, 200, silent);
     let (_, url) = begun(&script, &login).await.unwrap();
     assert!(url.contains("code_challenge_method=S256"), "{url}");
-    // Not where the issuer says otherwise.
+    // Not allowed if the issuer declares other methods.
     let plain = and(
         metadata(),
         "code_challenge_methods_supported",
@@ -288,7 +288,7 @@ async fn an_entry_may_say_that_an_issuer_takes_no_resource() {
     assert!(!script.asked(TOKEN).unwrap().contains("resource="));
 }
 
-/// What may pass leaves the sign-in alone; only the issuer's word ends it.
+/// Temporary failures keep the sign-in. Only a refusal by the issuer ends it.
 #[tokio::test]
 async fn answers_of_the_token_endpoint() {
     let long = "x".repeat(70_000);
@@ -365,7 +365,7 @@ async fn answers_of_the_token_endpoint() {
             Code::Refused,
             "invalid_grant",
         ),
-        // As GitHub does it.
+        // The format of GitHub's errors.
         (
             Script::good().with(TOKEN, 200, json!({ "error": "bad_refresh_token" })),
             Code::Refused,
@@ -416,7 +416,7 @@ async fn lifetimes_of_all_kinds() {
             (ends, expect) => ends == expect,
         };
         assert!(close, "{lasts}: {ends:?}");
-        // It gave no other one.
+        // The issuer sent no new refresh token.
         assert_eq!(tokens.refresh.as_deref(), Some(REFRESH));
     }
 }
@@ -483,7 +483,7 @@ async fn redirects_that_are_no_answer() {
     }
 }
 
-/// A client that was registered for some scopes is registered anew for more, and keeps those that it had.
+/// A client that was registered for some scopes is registered again for more, and keeps its previous scopes.
 #[tokio::test]
 async fn more_scopes_take_another_registration() {
     let (script, login) = (Script::good(), Login::default());
@@ -534,7 +534,7 @@ async fn codes_to_type_that_lead_astray() {
         (
             json!("<html>"),
             Code::Unreachable,
-            "no device authorization",
+            "not a device authorization",
         ),
     ] {
         let script = Script::good().with(device, 200, answer);

@@ -1,38 +1,46 @@
-//! What stands before a server in a service of a swarm (`gate`), and what ends it there (`watch`).
+//! The program that starts before a server in a swarm service (`gate`), and the one that ends the server there
+//! (`watch`).
 //!
-//! The *gate* is what the service runs. It does nothing by itself: it waits for its gateway to say what to run. It tells
-//! what it finds around it, and becomes the server when the gateway has agreed. So whatever else starts a task of the service
-//! (the swarm, or a person) starts nothing but a gate, which ends when nobody has spoken to it for [`PATIENCE`] seconds.
+//! The *gate* is the command of the service. By itself it does nothing but wait for its gateway. It receives what to
+//! run, reports what it finds in its container, and becomes the server after the gateway has agreed. So if anything
+//! else (the swarm, or a person) starts a task of the service, only a gate runs. It exits if it receives nothing for
+//! [`INPUT_TIMEOUT_SECS`] seconds.
 //!
-//! 1. From the gateway: a length, and as many bytes: how many arguments there are, the arguments, and the variables. Each text
-//!    ends with a zero.
-//! 2. To the gateway: [`SECTIONS`] times a length and as many bytes: `/proc/self/status`, `/proc/net/dev`, a line for each of
-//!    these devices that is up, the kernel's log, and nothing if the program is there.
+//! 1. From the gateway: a length, then as many bytes: the number of arguments, the arguments, and the variables. Each
+//!    text ends with a zero.
+//! 2. To the gateway: [`SECTION_COUNT`] times a length and as many bytes: `/proc/self/status`; `/proc/net/dev`; a line
+//!    for each of these devices that is up; the kernel's log; an empty text if the program exists.
 //! 3. From the gateway: one byte.
 //!
-//! Numbers have 32 bits, little endian.
+//! Numbers are 32-bit little endian.
 //!
-//! The *watch* runs beside the server, over a connection of its own. It answers each byte that it is sent, and ends everything
-//! in the container when it has heard nothing for [`SILENCE`] seconds, or its connection is closed: a server that its
-//! gateway has lost does not live on. The server has the same user, and may stop the watch. It cannot answer in its place: the
-//! watch is given a key before there is a server ([`answer`]), and nobody reads its memory.
+//! The *watch* runs next to the server, over a separate connection. It replies to each byte that it receives. It kills
+//! everything in the container if it receives nothing for [`SILENCE_SECS`] seconds or its connection is closed, so a
+//! server cannot outlive the connection to its gateway. The server runs as the same user and may stop the watch, but
+//! cannot reply in its place: the watch receives a key before the server starts ([`answer`]), and no other process can
+//! read its memory.
 //!
 //! # Invariants
 //!
-//! - Nothing that comes after step 3 in the input is read: that is the server's.
-//! - Values of variables are in the memory of this process and in its successor's environment, and nowhere else.
+//! - Input after step 3 is not read: it belongs to the server.
+//! - Variable values exist only in the memory of this process and in its successor's environment.
 //!
-//! [`SECTIONS`]: super::frame::SECTIONS
+//! [`SECTION_COUNT`]: super::frame::SECTION_COUNT
 
-use super::frame::{ANSWER, KEY, ORDER, SECTION, SECTIONS, SILENCE, answer};
-use super::{AF_INET, EAGAIN, EINTR, POLLIN, PollFd, STDIN, STDOUT, call, exit, numbers::*, poll, read};
+use super::frame::{
+    ANSWER_BYTES, KEY_BYTES, MAX_ORDER_BYTES, MAX_SECTION_BYTES, SECTION_COUNT, SILENCE_SECS,
+    answer,
+};
+use super::{
+    AF_INET, EAGAIN, EINTR, POLLIN, PollFd, STDIN, STDOUT, call, exit, numbers::*, poll, read,
+};
 
-/// Seconds for which a gate waits for its next word.
-const PATIENCE: usize = 60;
+/// Seconds that a gate waits for its next input.
+const INPUT_TIMEOUT_SECS: usize = 60;
 
 const AT_FDCWD: usize = -100_isize as usize;
 const X_OK: usize = 1;
-const EVERYTHING: usize = -1_isize as usize;
+const ALL_PROCESSES: usize = -1_isize as usize;
 const SIGPIPE: u64 = 13;
 const SIGKILL: usize = 9;
 const SIG_BLOCK: usize = 0;
@@ -41,53 +49,53 @@ const PR_SET_NO_NEW_PRIVS: usize = 38;
 const SOCK_DGRAM: usize = 2;
 const SIOCGIFFLAGS: usize = 0x8913;
 const IFF_UP: u8 = 1;
-/// Of a device's name, with a zero.
+/// Maximum length of a device name, including the terminating zero.
 const IFNAMSIZ: usize = 16;
 const SYSLOG_ACTION_READ_ALL: usize = 3;
-/// As a shell has it.
-const NOT_RUN: usize = 127;
-const BROKEN: usize = 125;
-/// Arguments, and variables.
-const TEXTS: usize = 8192;
-const PATH: usize = 4096;
+/// The exit code of a shell.
+const NOT_RUN_EXIT_CODE: usize = 127;
+const BROKEN_EXIT_CODE: usize = 125;
+/// Maximum number of arguments, and of variables.
+const MAX_TEXTS: usize = 8192;
+const MAX_PATH_BYTES: usize = 4096;
 
 type Text = *const u8;
 
-/// What the order is made ready in.
+/// Memory in which the order is prepared.
 struct Room {
-    order: [u8; ORDER],
+    order: [u8; MAX_ORDER_BYTES],
     /// Both end with a null.
-    args: [Text; TEXTS],
-    vars: [Text; TEXTS],
-    path: [u8; PATH],
-    section: [u8; SECTION],
-    up: [u8; SECTION],
+    args: [Text; MAX_TEXTS],
+    vars: [Text; MAX_TEXTS],
+    path: [u8; MAX_PATH_BYTES],
+    section: [u8; MAX_SECTION_BYTES],
+    up: [u8; MAX_SECTION_BYTES],
 }
 
-/// Of zeroes only, so that it takes no memory before it is used.
+/// All zeros, so that it uses no memory until it is used.
 static mut ROOM: Room = Room {
-    order: [0; ORDER],
-    args: [core::ptr::null(); TEXTS],
-    vars: [core::ptr::null(); TEXTS],
-    path: [0; PATH],
-    section: [0; SECTION],
-    up: [0; SECTION],
+    order: [0; MAX_ORDER_BYTES],
+    args: [core::ptr::null(); MAX_TEXTS],
+    vars: [core::ptr::null(); MAX_TEXTS],
+    path: [0; MAX_PATH_BYTES],
+    section: [0; MAX_SECTION_BYTES],
+    up: [0; MAX_SECTION_BYTES],
 };
 
-/// An argument of this program.
+/// Returns an argument of this program.
 ///
 /// # Safety
-/// `stack` is what the kernel gives to a program.
+/// `stack` is the initial stack that the kernel gives to a program.
 pub(crate) unsafe fn argument(stack: *const usize, number: usize) -> Option<&'static [u8]> {
-    // SAFETY: the caller's; there are as many addresses as the number says.
+    // SAFETY: guaranteed by the caller. There are as many addresses as the number says.
     unsafe { (number < *stack).then(|| text(*stack.add(1 + number) as Text)) }
 }
 
 /// # Safety
-/// There is a zero.
+/// The text ends with a zero.
 unsafe fn text(at: Text) -> &'static [u8] {
     let mut length = 0;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while *at.add(length) != 0 {
             length += 1;
@@ -97,20 +105,20 @@ unsafe fn text(at: Text) -> &'static [u8] {
 }
 
 pub(crate) fn gate(stack: *const usize) -> ! {
-    // SAFETY: there is one thread, and this is its only function that names it.
+    // SAFETY: there is one thread, and only this function uses it.
     let room = unsafe { &mut *(&raw mut ROOM) };
     let mut length = [0; 4];
     take(&mut length);
     let length = u32::from_le_bytes(length) as usize;
-    if length > ORDER || length < 4 {
-        exit(BROKEN);
+    if length > MAX_ORDER_BYTES || length < 4 {
+        exit(BROKEN_EXIT_CODE);
     }
     take(&mut room.order[..length]);
     let (count, rest) = room.order[..length].split_at(4);
     let count = u32::from_le_bytes([count[0], count[1], count[2], count[3]]) as usize;
     let rest = list(rest, count, &mut room.args);
-    list(rest, TEXTS, &mut room.vars);
-    // SAFETY: the kernel's word is good.
+    list(rest, MAX_TEXTS, &mut room.vars);
+    // SAFETY: `stack` comes from the kernel.
     unsafe { inherit(stack, &mut room.vars) };
     call(PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
 
@@ -123,33 +131,36 @@ pub(crate) fn gate(stack: *const usize) -> ! {
     let length = up(&room.section[..devices], &mut room.up);
     tell(&room.up[..length]);
     let at = room.section.as_mut_ptr() as usize;
-    let length = call(SYSLOG, [SYSLOG_ACTION_READ_ALL, at, SECTION, 0, 0, 0]);
+    let length = call(
+        SYSLOG,
+        [SYSLOG_ACTION_READ_ALL, at, MAX_SECTION_BYTES, 0, 0, 0],
+    );
     tell(&room.section[..length.max(0) as usize]);
     let program = find(room);
-    const _: () = assert!(SECTIONS == 5);
+    const _: () = assert!(SECTION_COUNT == 5);
     tell(if program.is_null() { b"absent" } else { b"" });
     take(&mut [0]);
 
     let (args, vars) = (room.args.as_ptr() as usize, room.vars.as_ptr() as usize);
     call(EXECVE, [program as usize, args, vars, 0, 0, 0]);
-    exit(NOT_RUN)
+    exit(NOT_RUN_EXIT_CODE)
 }
 
-/// Reads all of it; the end is ours.
+/// Fills `place` from the input. Exits at the end of the input.
 fn take(mut place: &mut [u8]) {
     while !place.is_empty() {
-        if !is_spoken_to(PATIENCE) {
-            exit(BROKEN);
+        if !is_spoken_to(INPUT_TIMEOUT_SECS) {
+            exit(BROKEN_EXIT_CODE);
         }
         match read(STDIN, place) {
             EAGAIN | EINTR => {}
             count if count > 0 => place = &mut place[count as usize..],
-            _ => exit(BROKEN),
+            _ => exit(BROKEN_EXIT_CODE),
         }
     }
 }
 
-/// Whether there is something to read within so many seconds.
+/// Returns whether there is input within this many seconds.
 fn is_spoken_to(seconds: usize) -> bool {
     loop {
         let mut polled = [PollFd {
@@ -164,16 +175,16 @@ fn is_spoken_to(seconds: usize) -> bool {
     }
 }
 
-/// Notes where so many texts are, or all that there are; what comes after them.
-fn list<'a>(mut order: &'a [u8], most: usize, texts: &mut [Text; TEXTS]) -> &'a [u8] {
+/// Stores pointers to at most `most` texts of the order. Returns the rest of the order.
+fn list<'a>(mut order: &'a [u8], most: usize, texts: &mut [Text; MAX_TEXTS]) -> &'a [u8] {
     let mut count = 0;
     while count < most && !order.is_empty() {
         let mut length = 0;
         while length < order.len() && order[length] != 0 {
             length += 1;
         }
-        if length == order.len() || count == TEXTS - 1 {
-            exit(BROKEN);
+        if length == order.len() || count == MAX_TEXTS - 1 {
+            exit(BROKEN_EXIT_CODE);
         }
         let (one, rest) = order.split_at(length + 1);
         texts[count] = one.as_ptr();
@@ -182,22 +193,25 @@ fn list<'a>(mut order: &'a [u8], most: usize, texts: &mut [Text; TEXTS]) -> &'a 
     order
 }
 
-/// Adds the variables of this process that are not set anew.
+/// Adds variables of this process that the order does not set.
 ///
 /// # Safety
-/// `stack` is what the kernel gives to a program, and `vars` are texts.
-unsafe fn inherit(stack: *const usize, vars: &mut [Text; TEXTS]) {
+/// `stack` is the initial stack that the kernel gives to a program, and `vars` are texts.
+unsafe fn inherit(stack: *const usize, vars: &mut [Text; MAX_TEXTS]) {
     let mut count = 0;
     while !vars[count].is_null() {
         count += 1;
     }
     let given = count;
-    // SAFETY: the caller's: after the arguments, and a zero, stand the variables, and a zero.
+    // SAFETY: guaranteed by the caller. The arguments and a zero are followed by the variables and a zero.
     unsafe {
         let mut at = stack.add(2 + *stack);
-        while *at != 0 && count < TEXTS - 1 {
+        while *at != 0 && count < MAX_TEXTS - 1 {
             let own = *at as Text;
-            if !vars[..given].iter().any(|&var| is_same(text(var), text(own))) {
+            if !vars[..given]
+                .iter()
+                .any(|&var| is_same(text(var), text(own)))
+            {
                 vars[count] = own;
                 count += 1;
             }
@@ -206,7 +220,7 @@ unsafe fn inherit(stack: *const usize, vars: &mut [Text; TEXTS]) {
     }
 }
 
-/// Whether two variables have one name.
+/// Returns whether two variables have the same name.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     for (at, byte) in one.iter().enumerate() {
         if other.get(at) != Some(byte) {
@@ -219,7 +233,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     false
 }
 
-/// The path of the program; null if there is none.
+/// Returns the path of the program, or null if it does not exist.
 fn find(room: &mut Room) -> Text {
     let nowhere = core::ptr::null();
     if room.args[0].is_null() {
@@ -228,7 +242,11 @@ fn find(room: &mut Room) -> Text {
     // SAFETY: both point to texts.
     let name = unsafe { text(room.args[0]) };
     if name.contains(&b'/') {
-        return if runs(room.args[0]) { room.args[0] } else { nowhere };
+        return if runs(room.args[0]) {
+            room.args[0]
+        } else {
+            nowhere
+        };
     }
     let dirs = room.vars.iter().take_while(|var| !var.is_null());
     // SAFETY: as above.
@@ -237,7 +255,7 @@ fn find(room: &mut Room) -> Text {
     let dirs = dirs.next().unwrap_or(b"/usr/local/bin:/usr/bin:/bin");
     for dir in dirs.split(|byte| *byte == b':') {
         let length = dir.len() + 1 + name.len();
-        if length >= PATH {
+        if length >= MAX_PATH_BYTES {
             continue;
         }
         room.path[..dir.len()].copy_from_slice(dir);
@@ -251,12 +269,12 @@ fn find(room: &mut Room) -> Text {
     nowhere
 }
 
-/// Whether there is a file that may be executed.
+/// Returns whether there is an executable file at this path.
 fn runs(path: Text) -> bool {
     call(FACCESSAT, [AT_FDCWD, path as usize, X_OK, 0, 0, 0]) == 0
 }
 
-/// Reads the beginning of a file; how much that was.
+/// Reads the beginning of a file. Returns the number of bytes read.
 fn contents(path: &[u8], place: &mut [u8]) -> usize {
     let file = call(OPENAT, [AT_FDCWD, path.as_ptr() as usize, 0, 0, 0, 0]);
     if file < 0 {
@@ -274,18 +292,18 @@ fn contents(path: &[u8], place: &mut [u8]) -> usize {
     length
 }
 
-/// The names of the devices that are up, a line each. One whose state is not told counts as up.
-fn up(devices: &[u8], place: &mut [u8; SECTION]) -> usize {
+/// Writes the names of devices that are up, one per line. A device whose state is unknown counts as up.
+fn up(devices: &[u8], place: &mut [u8; MAX_SECTION_BYTES]) -> usize {
     let socket = call(SOCKET, [usize::from(AF_INET), SOCK_DGRAM, 0, 0, 0, 0]);
     let mut length = 0;
-    // Two lines of headings; then `  lo: 0 0 …`.
+    // Skip the two heading lines; then ` lo: 0 0 …`.
     for line in devices.split(|byte| *byte == b'\n').skip(2) {
         let mut parts = line.split(|byte| *byte == b':');
         let (Some(name), Some(_)) = (parts.next(), parts.next()) else {
             continue;
         };
         let name = name.trim_ascii();
-        // `struct ifreq`: the name, and the flags.
+        // `struct ifreq`: the name and the flags.
         let mut request = [0; IFNAMSIZ + 24];
         let is_told = name.len() < IFNAMSIZ && {
             request[..name.len()].copy_from_slice(name);
@@ -295,7 +313,7 @@ fn up(devices: &[u8], place: &mut [u8; SECTION]) -> usize {
         if is_told && request[IFNAMSIZ] & IFF_UP == 0 {
             continue;
         }
-        // It is shorter than its line.
+        // Fits, because a name is shorter than its line in `devices`.
         place[length..length + name.len()].copy_from_slice(name);
         place[length + name.len()] = b'\n';
         length += name.len() + 1;
@@ -312,17 +330,17 @@ fn tell(section: &[u8]) {
 }
 
 pub(crate) fn watch() -> ! {
-    // Before there is a server, its memory is closed; under Linux, its open files too.
+    // Before a server runs, deny access to the memory of this process, and on Linux also to its open files.
     call(PRCTL, [PR_SET_DUMPABLE, 0, 0, 0, 0, 0]);
-    // Whoever does not listen any more is to end this process in no other way than below.
+    // A closed pipe must not kill this process: it must end the server below first.
     let blocked: u64 = 1 << (SIGPIPE - 1);
     let at = &raw const blocked as usize;
     call(SIGPROCMASK, [SIG_BLOCK, at, 0, size_of::<u64>(), 0, 0]);
-    let mut key = [0; KEY];
+    let mut key = [0; KEY_BYTES];
     take(&mut key);
     let mut number = 0;
     let mut heard = [0; 64];
-    'speaking: while is_spoken_to(SILENCE) {
+    'speaking: while is_spoken_to(SILENCE_SECS) {
         let count = match read(STDIN, &mut heard) {
             EAGAIN | EINTR => continue,
             count if count > 0 => count as usize,
@@ -332,12 +350,12 @@ pub(crate) fn watch() -> ! {
             let answer = answer(&key, number);
             number += 1;
             let at = answer.as_ptr() as usize;
-            if call(WRITE, [STDOUT as usize, at, ANSWER, 0, 0, 0]) != ANSWER as isize {
+            if call(WRITE, [STDOUT as usize, at, ANSWER_BYTES, 0, 0, 0]) != ANSWER_BYTES as isize {
                 break 'speaking;
             }
         }
     }
-    // All but this process and the first one, which ends with its child.
-    call(KILL, [EVERYTHING, SIGKILL, 0, 0, 0, 0]);
+    // Kills all processes but this one and the first one, which exits after its child.
+    call(KILL, [ALL_PROCESSES, SIGKILL, 0, 0, 0, 0]);
     exit(0)
 }

@@ -1,22 +1,22 @@
-//! What of ours runs in containers, as one static program that `build.rs` makes.
+//! The programs that Toolwharf runs in containers, in one static executable that `build.rs` builds.
 //!
-//! - Without an argument it is the relay: it brings connections to the loopback of the container that it is started in,
-//!   which `docker::relay` does where that is not to be reached from outside. It hears frames (`frame.rs`) on its standard
-//!   input, makes the connections that they ask for, and speaks on its standard output. It ends with its input.
+//! - Without an argument it is the relay. It connects to the loopback of its container, for `docker::relay`, where the
+//!   loopback is not reachable from outside. It receives frames (`frame.rs`) on standard input, opens the requested
+//!   connections, and replies on standard output. It exits at the end of its input.
 //! - `gate` and `watch`: see `gate.rs`.
 //!
 //! # Invariants
 //!
-//! - It needs nothing of the container: no library, no file, no thread.
-//! - Its memory is what it starts with. The relay never waits but for its output, which the gateway always reads.
+//! - It needs nothing from the container: no library, no file, no thread.
+//! - It never allocates memory. The relay never blocks except on its output, which the gateway always reads.
 //!
 //! # Deliberately absent
 //!
-//! The standard library, which a container may not have: hence the system calls.
+//! The standard library, because it needs a libc, which a container may not have. Hence the direct system calls.
 
 #![no_std]
 #![no_main]
-// Or the compiler makes calls of `memcpy` of what `memcpy` does.
+// Otherwise the compiler would turn the body of `memcpy` into a call of `memcpy`.
 #![no_builtins]
 
 mod frame;
@@ -24,7 +24,10 @@ mod gate;
 
 use core::arch::{asm, global_asm};
 
-use frame::{BODY, CLOSED, CONNECTIONS, CREDIT, DATA, END, HEAD, OPEN, RESET, WINDOW, head};
+use frame::{
+    CLOSED, CREDIT, DATA, END, HEAD_BYTES, MAX_BODY_BYTES, MAX_CONNECTIONS, OPEN, RESET,
+    WINDOW_BYTES, head,
+};
 
 const STDIN: i32 = 0;
 const STDOUT: i32 = 1;
@@ -44,28 +47,28 @@ const MSG_NOSIGNAL: usize = 0x4000;
 
 const POLLIN: i16 = 1;
 const POLLOUT: i16 = 4;
-/// That, or an error or the end, which are always told.
-const READABLE: i16 = !POLLOUT;
+/// Input, an error or the end of the stream. The last two are always reported.
+const READ_EVENTS: i16 = !POLLOUT;
 
-/// One connection; all zeroes if this place is free.
+/// One connection. All zeros if this slot is free.
 #[derive(Clone, Copy)]
 struct Connection {
-    /// Zero if there is no socket: that number is the standard input.
+    /// Zero if it has no socket: descriptor 0 is the standard input.
     socket: i32,
     port: u16,
-    /// Which addresses have been tried; zero once it is connected.
+    /// The address family that was tried last. Zero once connected.
     connecting: u16,
-    /// For the server, not taken by it yet: a ring.
-    ring: [u8; WINDOW],
+    /// Ring buffer of data that the server has not accepted yet.
+    ring: [u8; WINDOW_BYTES],
     at: usize,
     length: usize,
-    /// How many bytes the gateway still takes.
+    /// Bytes that the gateway currently accepts.
     credit: usize,
     /// The gateway has no more data.
     heard_end: bool,
-    /// The server knows that, or takes no more.
+    /// The server has received that end, or accepts no more data.
     told_end: bool,
-    /// The server has no more data, and the gateway knows that.
+    /// The server has no more data, and the gateway has received that end.
     ended: bool,
 }
 
@@ -73,7 +76,7 @@ const NONE: Connection = Connection {
     socket: 0,
     port: 0,
     connecting: 0,
-    ring: [0; WINDOW],
+    ring: [0; WINDOW_BYTES],
     at: 0,
     length: 0,
     credit: 0,
@@ -91,30 +94,30 @@ struct PollFd {
 }
 
 struct Relay {
-    connections: [Connection; CONNECTIONS],
-    input: [u8; 2 * (HEAD + BODY)],
+    connections: [Connection; MAX_CONNECTIONS],
+    input: [u8; 2 * (HEAD_BYTES + MAX_BODY_BYTES)],
     filled: usize,
-    output: [u8; HEAD + BODY],
-    polled: [PollFd; CONNECTIONS + 1],
+    output: [u8; HEAD_BYTES + MAX_BODY_BYTES],
+    polled: [PollFd; MAX_CONNECTIONS + 1],
 }
 
-/// Of zeroes only, so that it takes no memory before it is used.
+/// All zeros, so that it uses no memory until it is used.
 static mut RELAY: Relay = Relay {
-    connections: [NONE; CONNECTIONS],
-    input: [0; 2 * (HEAD + BODY)],
+    connections: [NONE; MAX_CONNECTIONS],
+    input: [0; 2 * (HEAD_BYTES + MAX_BODY_BYTES)],
     filled: 0,
-    output: [0; HEAD + BODY],
+    output: [0; HEAD_BYTES + MAX_BODY_BYTES],
     polled: [PollFd {
         fd: 0,
         events: 0,
         revents: 0,
-    }; CONNECTIONS + 1],
+    }; MAX_CONNECTIONS + 1],
 };
 
-/// `stack`: as the kernel leaves it, which begins with the number of arguments, and their addresses.
+/// `stack`: the initial stack from the kernel, which starts with the number of arguments and their addresses.
 #[unsafe(no_mangle)]
 extern "C" fn begin(stack: *const usize) -> ! {
-    // SAFETY: the kernel's word is good.
+    // SAFETY: `stack` comes from the kernel.
     match unsafe { gate::argument(stack, 1) } {
         Some(b"gate") => gate::gate(stack),
         Some(b"watch") => gate::watch(),
@@ -123,14 +126,14 @@ extern "C" fn begin(stack: *const usize) -> ! {
 }
 
 fn relay() -> ! {
-    // SAFETY: there is one thread, and this is its only function that names it.
+    // SAFETY: there is one thread, and only this function uses it.
     let relay = unsafe { &mut *(&raw mut RELAY) };
     loop {
         relay.wait();
-        if relay.polled[CONNECTIONS].revents != 0 {
+        if relay.polled[MAX_CONNECTIONS].revents != 0 {
             relay.hear();
         }
-        for number in 0..CONNECTIONS {
+        for number in 0..MAX_CONNECTIONS {
             let ready = relay.polled[number].revents;
             relay.serve(number, ready);
         }
@@ -155,7 +158,7 @@ impl Relay {
                 revents: 0,
             };
         }
-        self.polled[CONNECTIONS] = PollFd {
+        self.polled[MAX_CONNECTIONS] = PollFd {
             fd: STDIN,
             events: POLLIN,
             revents: 0,
@@ -163,32 +166,32 @@ impl Relay {
         poll(&mut self.polled, None);
     }
 
-    /// Takes what the gateway says.
+    /// Handles frames from the gateway.
     fn hear(&mut self) {
         let rest = &mut self.input[self.filled..];
         match read(STDIN, rest) {
             EAGAIN | EINTR => return,
             count if count > 0 => self.filled += count as usize,
-            // Its end is ours.
+            // Exit at the end of the input.
             _ => exit(0),
         }
         let mut at = 0;
-        while self.filled - at >= HEAD {
+        while self.filled - at >= HEAD_BYTES {
             let kind = self.input[at];
             let number = usize::from(self.input[at + 1]);
             let value = u16::from_le_bytes([self.input[at + 2], self.input[at + 3]]);
             let length = if kind == DATA { usize::from(value) } else { 0 };
-            if length > BODY || number >= CONNECTIONS {
+            if length > MAX_BODY_BYTES || number >= MAX_CONNECTIONS {
                 exit(1);
             }
-            if self.filled - at < HEAD + length {
+            if self.filled - at < HEAD_BYTES + length {
                 break;
             }
-            let body = at + HEAD;
+            let body = at + HEAD_BYTES;
             let connection = &mut self.connections[number];
             match kind {
                 OPEN => connection.open(value),
-                // It was over before the gateway knew.
+                // It had ended before the gateway knew.
                 _ if connection.socket == 0 => {}
                 DATA => connection.take(&self.input[body..body + length]),
                 CREDIT => connection.credit += usize::from(value),
@@ -199,7 +202,7 @@ impl Relay {
             if connection.socket == 0 && (kind == OPEN || kind == RESET) {
                 say(&head(CLOSED, number as u8, 0));
             }
-            // What was polled may be another connection by now.
+            // The polled events may belong to an earlier connection.
             self.polled[number].revents = 0;
             at = body + length;
         }
@@ -224,9 +227,12 @@ impl Relay {
                     say(&head(CREDIT, number as u8, passed));
                 }
             }
-            if ready & READABLE != 0 && !connection.ended && connection.credit > 0 {
-                let most = connection.credit.min(BODY);
-                match read(connection.socket, &mut self.output[HEAD..HEAD + most]) {
+            if ready & READ_EVENTS != 0 && !connection.ended && connection.credit > 0 {
+                let most = connection.credit.min(MAX_BODY_BYTES);
+                match read(
+                    connection.socket,
+                    &mut self.output[HEAD_BYTES..HEAD_BYTES + most],
+                ) {
                     EAGAIN | EINTR => {}
                     0 => {
                         connection.ended = true;
@@ -235,12 +241,12 @@ impl Relay {
                     count if count > 0 => {
                         let count = count as usize;
                         connection.credit -= count;
-                        self.output[..HEAD].copy_from_slice(&head(
+                        self.output[..HEAD_BYTES].copy_from_slice(&head(
                             DATA,
                             number as u8,
                             count as u16,
                         ));
-                        say(&self.output[..HEAD + count]);
+                        say(&self.output[..HEAD_BYTES + count]);
                     }
                     _ => over = true,
                 }
@@ -260,13 +266,13 @@ impl Relay {
 impl Connection {
     fn open(&mut self, port: u16) {
         self.close();
-        (self.port, self.credit) = (port, WINDOW);
+        (self.port, self.credit) = (port, WINDOW_BYTES);
         if !self.connect(AF_INET) && !self.connect(AF_INET6) {
             self.close();
         }
     }
 
-    /// Begins to connect to a loopback address; whether that can succeed.
+    /// Starts to connect to a loopback address. Returns whether that can succeed.
     fn connect(&mut self, family: u16) -> bool {
         if self.socket != 0 {
             call(CLOSE, [self.socket as usize, 0, 0, 0, 0, 0]);
@@ -293,7 +299,7 @@ impl Connection {
         begun == 0 || begun == EINPROGRESS
     }
 
-    /// Looks at what became of connecting; whether it succeeded, or another address is tried.
+    /// Checks the result of connecting. Returns true if it succeeded or another address is being tried.
     fn connected(&mut self) -> bool {
         let (mut error, mut length) = (0_i32, 4_u32);
         let at = (&raw mut error as usize, &raw mut length as usize);
@@ -306,24 +312,24 @@ impl Connection {
         self.connecting == AF_INET && self.connect(AF_INET6)
     }
 
-    /// Keeps what is for the server.
+    /// Buffers data for the server.
     fn take(&mut self, data: &[u8]) {
         if self.told_end {
             return;
         }
-        if self.length + data.len() > WINDOW {
+        if self.length + data.len() > WINDOW_BYTES {
             exit(1);
         }
-        let end = (self.at + self.length) % WINDOW;
-        let (first, second) = data.split_at(data.len().min(WINDOW - end));
+        let end = (self.at + self.length) % WINDOW_BYTES;
+        let (first, second) = data.split_at(data.len().min(WINDOW_BYTES - end));
         self.ring[end..end + first.len()].copy_from_slice(first);
         self.ring[..second.len()].copy_from_slice(second);
         self.length += data.len();
     }
 
-    /// Gives the server what it takes; how many bytes that was.
+    /// Passes data to the server. Returns the number of bytes accepted.
     fn pass(&mut self) -> u16 {
-        let count = self.length.min(WINDOW - self.at).min(BODY);
+        let count = self.length.min(WINDOW_BYTES - self.at).min(MAX_BODY_BYTES);
         let data = &self.ring[self.at..self.at + count];
         let at = data.as_ptr() as usize;
         match call(
@@ -332,11 +338,11 @@ impl Connection {
         ) {
             EAGAIN | EINTR => 0,
             count if count > 0 => {
-                self.at = (self.at + count as usize) % WINDOW;
+                self.at = (self.at + count as usize) % WINDOW_BYTES;
                 self.length -= count as usize;
                 count as u16
             }
-            // It takes no more, and may have something to say yet.
+            // The server accepts no more, but may still send data.
             _ => {
                 (self.length, self.heard_end, self.told_end) = (0, true, true);
                 0
@@ -377,7 +383,7 @@ fn read(file: i32, place: &mut [u8]) -> isize {
     call(READ, [file as usize, at, place.len(), 0, 0, 0])
 }
 
-/// Waits until something is ready, for at most so many seconds; how many are.
+/// Waits for events for at most this many seconds. Returns the number of ready descriptors.
 fn poll(polled: &mut [PollFd], seconds: Option<usize>) -> isize {
     let time = [seconds.unwrap_or(0), 0];
     let limit = match seconds {
@@ -445,11 +451,11 @@ mod numbers {
 
 use numbers::*;
 
-/// A system call. Addresses among the arguments are of what lives until it returns.
+/// A system call. Memory whose address is an argument must live until it returns.
 #[cfg(target_arch = "x86_64")]
 fn call(number: usize, args: [usize; 6]) -> isize {
     let result;
-    // SAFETY: the kernel writes to nothing but what the arguments name.
+    // SAFETY: the kernel writes only to memory named by the arguments.
     unsafe {
         asm!(
             "syscall",
@@ -468,11 +474,11 @@ fn call(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// A system call. Addresses among the arguments are of what lives until it returns.
+/// A system call. Memory whose address is an argument must live until it returns.
 #[cfg(target_arch = "aarch64")]
 fn call(number: usize, args: [usize; 6]) -> isize {
     let result;
-    // SAFETY: the kernel writes to nothing but what the arguments name.
+    // SAFETY: the kernel writes only to memory named by the arguments.
     unsafe {
         asm!(
             "svc 0",
@@ -490,21 +496,27 @@ fn call(number: usize, args: [usize; 6]) -> isize {
 }
 
 #[cfg(target_arch = "x86_64")]
-global_asm!(".globl _start", "_start:", "mov rdi, rsp", "and rsp, -16", "call begin");
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "mov rdi, rsp",
+    "and rsp, -16",
+    "call begin"
+);
 
 #[cfg(target_arch = "aarch64")]
 global_asm!(".globl _start", "_start:", "mov x0, sp", "bl begin");
 
-/// Named by what unwinds, which nothing here does.
+/// Referenced by unwinding code, which is never executed here.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-// What the compiler takes for granted. None of it is given overlapping regions but `memmove`.
+// Functions that the compiler expects. Only `memmove` may get overlapping regions.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     for at in 0..count {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { *to.add(at) = *from.add(at) };
     }
     to
@@ -513,11 +525,11 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     if (to as usize) <= from as usize {
-        // SAFETY: the caller's, and nothing is overwritten that is read later.
+        // SAFETY: guaranteed by the caller. Nothing is overwritten before it is read.
         return unsafe { memcpy(to, from, count) };
     }
     for at in (0..count).rev() {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { *to.add(at) = *from.add(at) };
     }
     to
@@ -526,7 +538,7 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
     for at in 0..count {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { *to.add(at) = byte as u8 };
     }
     to

@@ -1,4 +1,4 @@
-//! A launch goes on where nobody waits for it any more.
+//! Runs launches in separate tasks, so that they finish even if the caller stops waiting.
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio_util::sync::CancellationToken;
@@ -6,8 +6,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::unit::{Error, Instance};
 
-/// Launches in a task of its own: what is being made must not be forgotten half-way. Where nobody takes the instance, it is dropped, and that ends
-/// it. `launch` is told by the token that nobody waits any more.
+/// Launches in a separate task, so that a cancelled launch is not abandoned halfway. If the caller is gone, the
+/// instance is dropped, which ends it. The token passed to `launch` is cancelled when the caller is gone.
 pub(crate) fn launched<'a, F>(
     tasks: &TaskTracker,
     launch: impl FnOnce(CancellationToken) -> F,
@@ -21,7 +21,7 @@ where
     async move {
         let launched = task.await;
         drop(wanted);
-        launched.unwrap_or_else(|_| Err(Error::Failed("the launch was given up".to_owned())))
+        launched.unwrap_or_else(|_| Err(Error::Failed("the launch task failed".to_owned())))
     }
     .boxed()
 }

@@ -1,32 +1,31 @@
-//! Instances that are containers of a Docker daemon: under runc, gVisor, Kata or Firecracker.
+//! Instances as containers of a Docker daemon, under runc, gVisor, Kata or Firecracker.
 //!
-//! [`Docker`] speaks the Engine API over the daemon's socket. A container is made anew for every
-//! instance, spoken to over a stream that is attached before it starts, and removed when it has
-//! ended, with whatever volumes its image asked for.
+//! [`Docker`] uses the Engine API over the daemon's socket. It creates a new container for each instance, attaches to
+//! its streams before it starts, and removes it after it has ended, together with the anonymous volumes of its image.
 //!
 //! # What a container gets
 //!
-//! - Its image, read-only; `/tmp`, `/run` and what the image declares as `VOLUME` in memory, of
-//!   limited size and empty; its own volumes; the mounts that an administrator permitted. Nothing
-//!   else of the host: no devices, no host namespaces.
-//! - No capability, no new privileges, the daemon's seccomp profile, an init that passes signals
-//!   on and reaps (without one, PID 1 ignores `SIGTERM`).
-//! - The environment of the server and that of the image. Labels of an image grant nothing, and
-//!   its health check is not run.
-//! - A volume is an ext4 file system of limited size in a file under [`Options::dir`], where this
-//!   process may set up loop devices and the daemon sees the same `/dev`; else an ordinary volume
-//!   of the daemon, without a limit, and [`Instance::enforced`] says so.
+//! - Its image, read-only. `/tmp`, `/run` and the image's `VOLUME` paths are empty, in memory and limited in size. Also
+//!   its own volumes, and the mounts that an administrator permitted. Nothing else of the host: no devices, no host
+//!   namespaces.
+//! - No capabilities, no new privileges, the daemon's seccomp profile, and an init that forwards signals and reaps
+//!   processes (without one, PID 1 ignores `SIGTERM`).
+//! - The environment of the server and of the image. Image labels grant nothing, and the image's health check is not
+//!   run.
+//! - Volumes. If this process may set up loop devices and the daemon sees the same `/dev`, a volume is an ext4 file
+//!   system of limited size in a file below [`Options::dir`]. Otherwise it is an ordinary volume of the daemon without
+//!   a limit, which [`Instance::enforced`] reports.
 //!
 //! # The network
 //!
 //! - [`Network::None`]: a namespace with a loopback device.
-//! - [`Network::Allow`]: the same namespace shared with a second container that only holds it, and in it the proxy of
-//!   `crate::egress`, which the server finds in `HTTP_PROXY` and the like. Under runc, and under gVisor where `runsc` is
-//!   registered with `--network=host`.
+//! - [`Network::Allow`]: the same namespace, shared with a second container that only keeps it open. The proxy of
+//!   `crate::egress` listens in it. The server finds its address in `HTTP_PROXY` and similar variables. Works under
+//!   runc, and under gVisor if `runsc` is registered with `--network=host`.
 //! - [`Network::Open`]: the daemon's network [`Options::network`].
 //!
-//! Its ports are reached on this host's loopback: with an open network the daemon publishes them, else `relay` brings
-//! connections to the loopback inside.
+//! The server's ports are published on this host's loopback. With an open network the daemon publishes them; otherwise
+//! `relay` forwards connections to the loopback inside.
 //!
 //! [`Network::None`]: model::Network::None
 //! [`Network::Allow`]: model::Network::Allow
@@ -34,27 +33,27 @@
 //!
 //! # Invariants
 //!
-//! - No engine call is without a deadline.
-//! - A container is named by its server's id: the daemon itself sees to it that there are never two.
-//! - What runs is looked at, not believed: some daemons ignore the runtime that is asked for
-//!   (podman's does). A process that is not of that runtime is killed, and the launch fails.
-//! - A daemon that is gone is waited for; until it has answered, the instance has not ended, but
-//!   for one that was killed and has a caller waiting for it.
-//! - Everything that is made carries the installation and the run that made it. Nothing that
-//!   carries another installation's mark is ever touched.
+//! - Every engine call has a deadline.
+//! - A container is named after its server's id, so the daemon itself guarantees that two never exist.
+//! - The runtime of a started container is verified, because some daemons (podman's) ignore the requested one. A
+//!   process of another runtime is killed, and the launch fails.
+//! - If the daemon stops responding, the instance counts as running until the daemon responds again. Exception: an
+//!   instance that was killed and whose caller waits for it.
+//! - Everything created carries the ids of the installation and the run that created it. Objects of another
+//!   installation are never touched.
 //!
 //! # When this process is killed
 //!
-//! A container is the daemon's child. The sentinel knows its first process and kills it, as it does children of this
-//! process, where the daemon is on this host and the process may be killed: that takes the rights of root. Elsewhere the end of our
-//! stream closes its stdin, which ends an MCP server that minds it; any other one stays until [`Runtime::sweep`] of the
-//! next run removes it, or another gateway that starts the same server, or sweeps what has an old fence. It is removed and started anew, never taken over: half an answer may be
-//! under way in its streams.
+//! A container is a child of the daemon. The sentinel knows its first process and kills it like a child of this
+//! process. This requires a daemon on this host and root rights. Otherwise, the end of the stream closes the
+//! container's stdin, and a well-behaved MCP server exits. Any other container stays until it is removed by
+//! [`Runtime::sweep`] in the next run, or by another gateway that starts the same server or sweeps old fencing tokens.
+//! It is removed and started again, never adopted: its streams may contain half a response.
 //!
 //! # Deliberately absent
 //!
-//! Egress allow-lists where the runtime has a network of its own (see `holder`), remote daemons, registry logins,
-//! building of images.
+//! Egress allow-lists for runtimes with their own network stack (see `holder`), remote daemons, registry logins,
+//! building images. building of images.
 
 mod engine;
 mod holder;
@@ -85,24 +84,24 @@ use crate::process::Guests;
 use crate::turns::Turns;
 use crate::unit::{Error, Fences, Instance, Runtime, Unit};
 
-/// Which daemon, which of its runtimes, and for whom.
+/// The daemon and runtime to use, and the identity of this installation.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `unix:///run/docker.sock`.
     pub host: String,
-    /// What `runtime` counts as.
+    /// The provider that `runtime` implements.
     pub provider: Provider,
-    /// The daemon's name of it: `runsc`, `runc`, `kata-fc`.
+    /// The daemon's name for it: `runsc`, `runc`, `kata-fc`.
     pub runtime: String,
-    /// The daemon's network for servers that may reach everything.
+    /// The daemon's network for servers with an open network.
     pub network: String,
     /// Tells this installation from others on the same daemon: letters, digits, `-`, `_`.
     pub install: String,
     /// Tells this run from earlier ones.
     pub run: String,
-    /// Has the sentinel kill containers when this process no longer can.
+    /// Makes the sentinel kill containers if this process cannot.
     pub guests: Guests,
-    /// Where volumes with a limit are kept.
+    /// Directory of the volumes that have a limit.
     pub dir: PathBuf,
     pub ports: Ports,
 }
@@ -115,12 +114,12 @@ struct Inner {
     options: Options,
     engine: Arc<Engine>,
     turns: Turns,
-    /// Owns everything that goes on behind a handle.
+    /// Owns all background tasks.
     tasks: TaskTracker,
 }
 
 impl Options {
-    /// The daemon that `DOCKER_HOST` names, or the usual one.
+    /// Returns the daemon in `DOCKER_HOST`, or the default one.
     #[must_use]
     pub fn default_host() -> String {
         match std::env::var("DOCKER_HOST") {
@@ -131,12 +130,12 @@ impl Options {
 }
 
 impl Docker {
-    /// Does not look for the daemon yet: [`Runtime::probe`] does.
+    /// Does not contact the daemon; [`Runtime::probe`] does.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] for a host that is no `unix://` path, a provider that Docker is not, or an
-    /// installation that cannot be part of a container's name.
+    /// [`Error::Refused`] if the host is not a `unix://` path, Docker does not implement the provider, or the
+    /// installation id cannot be part of a container name.
     pub fn new(options: Options) -> Result<Self, Error> {
         let fits = |text: &str| {
             (1..=64).contains(&text.len())
@@ -148,7 +147,7 @@ impl Docker {
             return Err(Error::Refused {
                 field: "install",
                 why: format!(
-                    "`{}` is not 1 to 64 letters, digits, `-` and `_`",
+                    "`{}` must be 1 to 64 letters, digits, `-` and `_`",
                     options.install
                 ),
             });
@@ -156,7 +155,7 @@ impl Docker {
         if matches!(options.provider, Provider::E2b | Provider::Process) {
             return Err(Error::Refused {
                 field: "provider",
-                why: "a Docker daemon is `gvisor`, `firecracker` or `runc`".to_owned(),
+                why: "a Docker daemon supports `gvisor`, `firecracker` and `runc`".to_owned(),
             });
         }
         let engine = Arc::new(Engine::new(&options.host)?);
@@ -168,8 +167,8 @@ impl Docker {
         })))
     }
 
-    /// Waits until nothing goes on any more. Has no deadline of its own: instances whose handles
-    /// are held, and a daemon that is gone, take as long as they take.
+    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
+    /// held, and for a daemon that does not respond.
     pub async fn idle(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;

@@ -1,34 +1,36 @@
-//! Instances that are commands in sandboxes of E2B's: virtual machines on somebody else's computers.
+//! Instances as commands in sandboxes of E2B: virtual machines in E2B's cloud.
 //!
-//! [`E2b`] speaks two interfaces over HTTPS: E2B's REST API, which makes and kills sandboxes, and that of the program
-//! `envd` in each of them, a Connect service by which a command is started, spoken to and signalled. Both as E2B has
-//! published them (its OpenAPI document, `process.proto`), and only what a server needs of them.
+//! [`E2b`] uses two interfaces over HTTPS. E2B's REST API creates and kills sandboxes. The program `envd` in each
+//! sandbox offers a Connect service that starts, feeds and signals commands. Both follow what E2B has published (its
+//! OpenAPI document, `process.proto`), limited to what a server needs.
 //!
 //! # What a server gets
 //!
-//! - A sandbox of its own, made of the template that the launch names as its image, and removed when the server ends.
-//! - Its command, as the template's user, with the variables of the server. These go into the command and not into the
-//!   sandbox.
-//! - No internet, unless its network is open: that is asked for, and read back.
-//! - Processors, memory and disk of its template: nobody can set them for a sandbox. [`Instance::enforced`] says whether
-//!   they are within the server's limits.
+//! - A separate sandbox, created from the template that the launch names as its image, and removed when the server
+//!   ends.
+//! - Its command, run as the template's user with the server's variables. The variables are set for the command, not
+//!   for the sandbox.
+//! - No internet, unless its network is open. This is requested and read back.
+//! - The processors, memory and disk of its template, which cannot be changed for a sandbox. [`Instance::enforced`]
+//!   says whether they are within the server's limits.
 //!
 //! # Invariants
 //!
-//! - No request is without a deadline, and a stream on which nothing comes for too long has ended.
-//! - A sandbox lives on a lease that is renewed as long as its instance is wanted. Whatever becomes of us, it ends.
-//! - A server's end is E2B's word: that of `envd`, with a code; or of the API, that there is no such sandbox any more. An
-//!   API that does not answer is asked until it does. Till then the instance has not ended, killed or not, unless its
-//!   lease is over: then it has, whatever E2B says.
-//! - Of a server there is one sandbox: another one is killed before one is made.
-//! - The key goes to the API and nowhere else, not even to `envd`, which has a token of its own for each sandbox. Neither
-//!   is in errors, logs or `Debug`.
-//! - What breaks off is not taken up again: bytes may have been lost, and half a line is worse than an end.
+//! - Every request has a deadline. A stream that receives nothing for too long counts as ended.
+//! - A sandbox has a lease, which is renewed while its instance is wanted. Without renewal it ends, whatever happens to
+//!   the gateway.
+//! - A server has ended when E2B says so: `envd` with an exit code, or the API because the sandbox no longer exists. If
+//!   the API does not respond, the request is repeated. Until then, the instance counts as running, killed or not. When
+//!   the lease is over, it has ended, whatever E2B says.
+//! - A server has one sandbox. An existing one is killed before a new one is created.
+//! - The key is sent only to the API, not to `envd`, which has a separate token for each sandbox. Neither appears in
+//!   errors, logs or `Debug`.
+//! - A broken stream is not opened again: bytes may have been lost, and an incomplete line is worse than an exit.
 //!
 //! # Deliberately absent
 //!
-//! Volumes (nothing of a sandbox outlasts it, so they are refused), ports, allow-lists of hosts, building of templates,
-//! pausing, and what a server uses now: E2B tells no time of processors.
+//! Volumes (they are rejected, since nothing outlives a sandbox), ports, allow-lists, building templates, pausing, and
+//! current resource usage: E2B does not report processor time.
 
 mod api;
 mod envd;
@@ -49,31 +51,31 @@ use crate::apart;
 use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
-/// Which E2B, and for whom.
+/// The E2B service to use, and the identity of this installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where the REST API is: `https://api.e2b.app`.
+    /// URL of the REST API: `https://api.e2b.app`.
     pub url: String,
-    /// Where `envd` of all sandboxes is, told apart by headers. `None`: at a name of its own for each,
-    /// `https://49983-ID.DOMAIN`.
+    /// URL of `envd` for all sandboxes, which are then told apart by headers. `None`: each sandbox has its own host
+    /// name, `https://49983-ID.DOMAIN`.
     pub sandbox_url: Option<String>,
     pub key: Hidden,
     /// Tells this installation from others with the same key: letters, digits, `-`, `_`.
     pub install: String,
     /// Tells this run from earlier ones.
     pub run: String,
-    /// How long a sandbox lives after it was last heard of us; whole seconds.
+    /// Lifetime of a sandbox after the last renewal, in whole seconds.
     pub lease: Duration,
 }
 
 impl Options {
-    /// E2B's own.
+    /// The URL of E2B's own API.
     pub const URL: &'static str = "https://api.e2b.app";
-    /// Long enough for an outage, short enough for what is left behind.
+    /// Long enough for an outage, short enough for sandboxes that are left behind.
     pub const LEASE: Duration = Duration::from_secs(300);
 }
 
-/// Runs servers in sandboxes of E2B's. Clones are the same.
+/// Runs servers in E2B sandboxes. Cheap to clone; clones share state.
 #[derive(Clone)]
 pub struct E2b(Arc<Inner>);
 
@@ -81,16 +83,16 @@ struct Inner {
     options: Options,
     api: Api,
     turns: Turns,
-    /// Owns everything that goes on behind a handle.
+    /// Owns all background tasks.
     tasks: TaskTracker,
 }
 
 impl E2b {
-    /// Does not look for E2B yet: [`Runtime::probe`] does.
+    /// Does not contact E2B; [`Runtime::probe`] does.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] for a URL or a key that cannot be one, or an installation that cannot be a label.
+    /// [`Error::Refused`] if a URL or the key is invalid, or the installation id cannot be a label.
     pub fn new(options: Options) -> Result<Self, Error> {
         let fits = |text: &str| {
             let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -100,7 +102,7 @@ impl E2b {
             if !fits(text) {
                 return Err(Error::Refused {
                     field,
-                    why: format!("`{text}` is not 1 to 64 letters, digits, `-` and `_`"),
+                    why: format!("`{text}` must be 1 to 64 letters, digits, `-` and `_`"),
                 });
             }
         }
@@ -113,8 +115,8 @@ impl E2b {
         })))
     }
 
-    /// Waits until nothing goes on any more. Has no deadline of its own: instances whose handles are held, and an API
-    /// that is gone, take as long as they take.
+    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
+    /// held, and for an API that does not respond.
     pub async fn idle(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;
@@ -135,7 +137,7 @@ impl Runtime for E2b {
         self.0.sweep().boxed()
     }
 
-    /// There are none.
+    /// Does nothing: there are no volumes.
     fn volumes_remove<'a>(
         &'a self,
         _id: &'a str,

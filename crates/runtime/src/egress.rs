@@ -1,20 +1,20 @@
-//! The proxy that stands between a server and the hosts that it may reach.
+//! The egress proxy between a server and the hosts on its allow-list.
 //!
-//! It serves a listener that was made inside of the server's network namespace, which has no other
-//! way out: by the shim of a sandbox, or by a thread that went into a container's. HTTP only: `CONNECT host:port`, and requests in absolute form (RFC 9112, 3.2.2).
+//! It serves a listener inside the server's network namespace, which has no other way out. The listener is created by
+//! the shim of a sandbox, or by a thread that entered a container's namespace. HTTP only: `CONNECT host:port`, and
+//! requests in absolute form (RFC 9112, 3.2.2).
 //!
 //! # Invariants
 //!
-//! - Names are resolved here, once for each connection, and the address that was looked at is the one
-//!   that is connected to.
-//! - An address that is not public is reached only if the list names that very address: not by a
-//!   name that happens to lead there (DNS rebinding). Exception: the hosts of [`Allowed::configured`], which the person who runs
-//!   Toolwharf chose.
-//! - Connections, heads and waits are bounded.
+//! - The proxy resolves names itself, once per connection, and connects to the same address that it checked.
+//! - A non-public address is reached only if the list contains this address, not through a name that resolves to it
+//!   (DNS rebinding). Exception: the hosts of [`Allowed::configured`], which were chosen by the person who runs
+//!   Toolwharf.
+//! - Connections, request heads and waits are limited.
 //!
 //! # Deliberately absent
 //!
-//! Looking into TLS, caches, authentication, more than one request on a connection.
+//! TLS inspection, caching, authentication, more than one request per connection.
 
 mod allowed;
 mod parent;
@@ -39,25 +39,25 @@ use self::allowed::plausible;
 pub(crate) use self::parent::{Parent, Parents};
 use crate::{pump::pump, repeats::Repeats};
 
-const CONNECTIONS: usize = 128;
-const HEAD: usize = 16 << 10;
-const HEAD_TIME: Duration = Duration::from_secs(15);
-const RESOLVE_TIME: Duration = Duration::from_secs(10);
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+const MAX_CONNECTIONS: usize = 128;
+const MAX_HEAD_BYTES: usize = 16 << 10;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much of what a refused client still sends is read, so that it can read its answer.
-const LEFTOVER: usize = 256 << 10;
+/// Limit for the bytes still read from a refused client, so that it can read the response.
+const MAX_DISCARDED_BYTES: usize = 256 << 10;
 
-/// Addresses of one name that are tried.
-const ADDRESSES: usize = 4;
+/// Limit for the addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 4;
 
-/// After a failed `accept`, which is for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay after a failed `accept`, which means that descriptors have run out.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 const BAD_GATEWAY: &str = "502 Bad Gateway";
 
-const PROXIES: [&str; 6] = [
+const PROXY_VARIABLES: [&str; 6] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "ALL_PROXY",
@@ -66,16 +66,16 @@ const PROXIES: [&str; 6] = [
     "all_proxy",
 ];
 
-/// The variables that tell a server where its proxy is.
+/// The variables with the proxy's address for a server.
 pub(crate) fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str, String)> {
-    let proxies = PROXIES.map(|name| (name, format!("http://{proxy}")));
+    let proxies = PROXY_VARIABLES.map(|name| (name, format!("http://{proxy}")));
     let without = ["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
-    // Node looks at the variables only if it is told to.
+    // Node uses the other variables only if this is set.
     let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
     proxies.into_iter().chain(without).chain([node])
 }
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
@@ -88,35 +88,35 @@ pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String)
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        if connections.len() >= CONNECTIONS {
+        if connections.len() >= MAX_CONNECTIONS {
             connections.join_next().await;
         }
         match listener.accept().await {
             Ok((client, _)) => {
                 connections.spawn(serve(client, Arc::clone(&shared)));
             }
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
 }
 
-/// What the connections of a server have in common.
+/// State shared by all connections of a server.
 struct ProxyState {
     allowed: Arc<Allowed>,
     label: String,
     refused: Repeats,
 }
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     host: String,
     port: u16,
-    /// What the other side is sent first: nothing for a tunnel.
+    /// Sent to the destination first. `None` for a tunnel.
     head: Option<Vec<u8>>,
 }
 
-/// What is answered instead of doing as asked.
+/// The response to a refused request.
 struct Refusal {
     status: &'static str,
     text: String,
@@ -124,13 +124,13 @@ struct Refusal {
 
 async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
     let mut head = Vec::new();
-    let result = match timeout(HEAD_TIME, read_head(&mut client, &mut head)).await {
+    let result = match timeout(HEAD_TIMEOUT, read_head(&mut client, &mut head)).await {
         Ok(Ok(Some(end))) => open(&head[..end], &shared.allowed)
             .await
             .map(|opened| (opened, end)),
         Ok(Ok(None)) => Err(Refusal {
             status: "431 Request Header Fields Too Large",
-            text: format!("the head of a request has at most {HEAD} bytes"),
+            text: format!("the head of a request may have at most {MAX_HEAD_BYTES} bytes"),
         }),
         Ok(Err(_)) | Err(_) => return,
     };
@@ -149,7 +149,7 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
                 }
                 server.write_all(rest).await
             };
-            if let Ok(Ok(())) = timeout(ANSWER_TIME, begun).await {
+            if let Ok(Ok(())) = timeout(RESPONSE_TIMEOUT, begun).await {
                 pump(client, server).await;
             }
         }
@@ -166,7 +166,7 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
                  connection: close\r\n\r\n{text}\n",
                 text.len() + 1
             );
-            let _ = timeout(ANSWER_TIME, refuse(&mut client, answer.as_bytes())).await;
+            let _ = timeout(RESPONSE_TIMEOUT, refuse(&mut client, answer.as_bytes())).await;
         }
     }
 }
@@ -174,8 +174,8 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
 async fn refuse(client: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
     client.write_all(answer).await?;
     client.shutdown().await?;
-    // Closing on unread data would reset the connection and with it the answer.
-    let mut left = LEFTOVER;
+    // Closing with unread data would reset the connection, and the client could not read the response.
+    let mut left = MAX_DISCARDED_BYTES;
     let mut chunk = [0; 4096];
     while left > 0 {
         let count = client.read(&mut chunk).await?;
@@ -187,7 +187,7 @@ async fn refuse(client: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the head ends, in what was read; `None` if it is too long.
+/// Returns the length of the head in the data read so far. `None` if it is too long.
 async fn read_head(client: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Option<usize>> {
     let mut chunk = [0; 4096];
     loop {
@@ -199,19 +199,19 @@ async fn read_head(client: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Opt
         head.extend_from_slice(&chunk[..count]);
         if let Some(at) = head[from..].windows(4).position(|four| four == b"\r\n\r\n") {
             let end = from + at + 4;
-            return Ok((end <= HEAD).then_some(end));
+            return Ok((end <= MAX_HEAD_BYTES).then_some(end));
         }
-        if head.len() >= HEAD {
+        if head.len() >= MAX_HEAD_BYTES {
             return Ok(None);
         }
     }
 }
 
-/// A connection for a request, and what the other side already sent on it.
+/// Opens a connection for a request. Also returns data that the destination has already sent.
 async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked, Vec<u8>), Refusal> {
     let mut asked = parse(head).ok_or_else(|| Refusal {
         status: "400 Bad Request",
-        text: "a proxy takes `CONNECT host:port` and `METHOD http://host/path`".to_owned(),
+        text: "this proxy supports `CONNECT host:port` and `METHOD http://host/path`".to_owned(),
     })?;
     if let Some(parent) = allowed.parent(&asked.host, asked.port, asked.head.is_none()) {
         check(&asked, allowed)?;
@@ -220,8 +220,8 @@ async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked, Vec<u
     }
     let addresses = addresses(&asked, allowed).await?;
     let mut failure = None;
-    for address in addresses.into_iter().take(ADDRESSES) {
-        match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
+    for address in addresses.into_iter().take(MAX_ADDRESSES) {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(server)) => return Ok((server, asked, Vec::new())),
             Ok(Err(error)) => failure = Some(error.to_string()),
             Err(_) => failure = Some("no answer".to_owned()),
@@ -245,7 +245,7 @@ fn forbidden(text: String) -> Refusal {
     }
 }
 
-/// Refuses a destination that is not on the list; its address, if the request names one.
+/// Refuses a destination that is not on the list. Returns its address if the request names one.
 fn check(asked: &Asked, allowed: &Allowed) -> Result<Option<SocketAddr>, Refusal> {
     let Asked { host, port, .. } = asked;
     if let Ok(ip) = host.parse::<IpAddr>() {
@@ -267,7 +267,7 @@ async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, 
         return Ok(vec![address]);
     }
     let Asked { host, port, .. } = asked;
-    let found = match timeout(RESOLVE_TIME, lookup_host((host.as_str(), *port))).await {
+    let found = match timeout(RESOLVE_TIMEOUT, lookup_host((host.as_str(), *port))).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
         Ok(Err(_)) | Err(_) => {
             return Err(Refusal {
@@ -281,8 +281,8 @@ async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, 
     });
     match (good.is_empty(), bad.first()) {
         (true, Some(bad)) => Err(forbidden(format!(
-            "`{host}` leads to {}, which is not public; name that address in the server's \
-             `network.allow` if it is meant",
+            "`{host}` resolves to {}, which is not public; to allow it, add that address to the server's \
+             `network.allow`",
             bad.ip()
         ))),
         _ => Ok(good),
@@ -314,7 +314,7 @@ fn parse(head: &[u8]) -> Option<Asked> {
     let mut forwarded = format!("{method} {slash}{path} HTTP/1.1\r\nHost: {place}\r\n");
     for header in headers.split("\r\n").filter(|header| !header.is_empty()) {
         let (name, _) = header.split_once(':')?;
-        // Those are between the client and this proxy; the host is what was asked for.
+        // These headers apply to the connection between client and proxy only. The host is taken from the request line.
         let ours = [
             "host",
             "connection",
@@ -332,7 +332,7 @@ fn parse(head: &[u8]) -> Option<Asked> {
     Some(Asked { host, port, head })
 }
 
-/// Host, lower case, and port.
+/// Parses a host, which becomes lower case, and a port.
 fn authority(text: &str, default: Option<u16>) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(text) => {

@@ -1,4 +1,4 @@
-//! What the owner of an instance holds, whatever runs it.
+//! The owner's handle of an instance, the same for all runtimes.
 
 use std::fmt;
 use std::future::Future;
@@ -11,23 +11,23 @@ use tokio::time::Instant;
 use crate::stderr::{Lines, Log};
 use crate::unit::{Meter, Usage};
 
-/// Longer grace is cut to this.
-const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// A longer grace period is cut to this.
+const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// How an instance ended. Both are `None` if that could not be learnt: it was killed and did
-/// not die, or the async runtime ended first.
+/// How an instance ended. Both `code` and `signal` are `None` if unknown: it was killed and did not die, or the async
+/// runtime ended first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// Whether it was killed for using more memory than it may.
+    /// True if it was killed for exceeding its memory limit.
     pub out_of_memory: bool,
-    /// Whether it was killed for starting more processes than it may, again and again.
+    /// True if it was killed for hitting its process limit again and again.
     pub fork_bomb: bool,
 }
 
 impl Exit {
-    /// Ended by itself and with code 0.
+    /// Returns whether it exited by itself with code 0.
     #[must_use]
     pub fn success(self) -> bool {
         self.code == Some(0)
@@ -45,14 +45,13 @@ impl fmt::Display for Exit {
             f.write_str(" (out of memory)")?;
         }
         if self.fork_bomb {
-            f.write_str(" (fork bomb: it kept on asking for more processes than its limit)")?;
+            f.write_str(" (fork bomb: it kept creating more processes than its limit)")?;
         }
         Ok(())
     }
 }
 
-/// Owns an instance. When the last clone is dropped the instance is killed, at once and with
-/// all that it started.
+/// Owns an instance. Dropping the last clone kills the instance immediately, with everything that it started.
 #[derive(Clone)]
 pub struct Handle(Arc<Owner>);
 
@@ -64,7 +63,7 @@ impl Drop for Owner {
     }
 }
 
-/// What the handle and the reaper's task have in common.
+/// State shared by the handle and the reaper task.
 pub(crate) struct ProcessState {
     pub(crate) pid: Option<u32>,
     pub(crate) label: String,
@@ -75,18 +74,18 @@ pub(crate) struct ProcessState {
     exit: watch::Receiver<Option<Exit>>,
 }
 
-/// What has been asked for so far. It only ever gets more urgent.
+/// The most urgent stop request so far. It never becomes less urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     No,
-    /// `SIGTERM`, and `SIGKILL` at that time.
+    /// `SIGTERM` now, and `SIGKILL` at that time.
     By(Instant),
     Now,
 }
 
 impl Stop {
     pub(crate) fn within(grace: Duration) -> Self {
-        Self::By(Instant::now() + grace.min(LONGEST_GRACE))
+        Self::By(Instant::now() + grace.min(MAX_GRACE))
     }
 
     fn more_urgent_than(self, other: Self) -> bool {
@@ -150,7 +149,7 @@ impl Handle {
         &self.0.0
     }
 
-    /// Also the number of its process group and session. `None` where it is no process of this host.
+    /// Also the id of its process group and session. `None` if it is not a process of this host.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.shared().pid
@@ -166,31 +165,31 @@ impl Handle {
         self.shared().started_at
     }
 
-    /// What it uses; `None` where nobody counts, or no more.
+    /// Resource usage. `None` if unknown, or after its exit.
     pub async fn usage(&self) -> Option<Usage> {
         self.shared().meter.as_ref()?.read().await
     }
 
-    /// The last of what it wrote to stderr: whole lines, 64 KiB and 2048 lines at the most, a
-    /// line longer than 8 KiB cut. Complete once [`Handle::exited`] is.
+    /// The end of its stderr: complete lines, at most 64 KiB and 2048 lines. Lines longer than 8 KiB are cut. Complete
+    /// once [`Handle::exited`] is.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.shared().log.tail()
     }
 
-    /// Adds lines to what it writes to stderr. Does not keep it alive.
+    /// Returns a function that adds lines to its stderr. Does not keep it alive.
     pub fn note(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let shared = Arc::clone(&self.0.0);
         move |line| shared.log.note(line)
     }
 
-    /// The tail, and what comes after it without a gap. A reader that lags misses lines.
+    /// The tail, and all later lines without a gap. A reader that lags misses lines.
     #[must_use]
     pub fn follow_stderr(&self) -> (String, Lines) {
         self.shared().log.follow()
     }
 
-    /// Waits until it has ended and all that it started is gone. Does not keep it alive.
+    /// Waits until it has ended and everything that it started is gone. Does not keep it alive.
     pub fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
         self.shared().exited()
     }
@@ -201,25 +200,24 @@ impl Handle {
         *self.shared().exit.borrow()
     }
 
-    /// Ends it: `SIGTERM` to its group, after `grace` `SIGKILL` to all that is left, then
-    /// reaps. Drop [`Instance::stdin`] first: to an MCP server the end of its input is the
-    /// request to end, and most need no signal.
+    /// Stops it: `SIGTERM` to its process group, `SIGKILL` to what is left after `grace`, then reaps. Drop
+    /// [`Instance::stdin`] first: an MCP server exits when its input closes, and most need no signal.
     ///
-    /// Can be called any number of times and at once; the shortest deadline counts, and all
-    /// get the same answer. What the leader leaves behind in its group has the rest of the
-    /// grace too. Takes `grace` and about 5 seconds more at the most; for a server in a swarm whose node does not answer, 20
-    /// seconds more; for a sandbox of E2B's as long as E2B does not answer, up to its lease.
+    /// Can be called repeatedly and concurrently. The shortest deadline applies, and all calls return the same result.
+    /// Processes that the leader leaves in its group also get the rest of the grace period. Takes at most `grace` plus
+    /// about 5 seconds; 20 seconds more for a server in a swarm whose node does not respond; for a sandbox of E2B while
+    /// E2B does not respond, up to its lease.
     ///
     /// # Cancel safety
     ///
-    /// The stop goes on by itself if this is dropped.
+    /// The stop continues if the future is dropped.
     pub async fn stop(&self, grace: Duration) -> Exit {
         let exited = self.exited();
         self.shared().request(Stop::within(grace));
         exited.await
     }
 
-    /// `SIGKILL` to all of it, now. [`Handle::exited`] tells when that is done.
+    /// Sends `SIGKILL` to all of it, now. [`Handle::exited`] completes when that is done.
     pub fn kill_now(&self) {
         self.shared().request(Stop::Now);
     }

@@ -1,4 +1,4 @@
-//! Servers on the host itself, whose packages may be pinned.
+//! Servers on the host itself, with optional pinned packages.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::packages::Packages;
 use crate::process::Spawner;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
-/// Runs servers on the host itself, in no sandbox. A server whose packages are pinned is started from [`Packages`] where its
-/// command is `npx` or `uvx`.
+/// Runs servers on the host itself, without a sandbox. A server with pinned packages is started from [`Packages`] if
+/// its command is `npx` or `uvx`.
 pub struct Host {
     spawner: Spawner,
     packages: Arc<Packages>,

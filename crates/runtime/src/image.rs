@@ -1,20 +1,20 @@
-//! Files that hold the file system of a volume, on loop devices.
+//! Files with the file system of a volume, mounted through loop devices.
 
 use std::path::Path;
 
 use rustix::fs::{FsWord, statfs};
 
-/// `statfs(2)`: ext2, ext3 and ext4; XFS.
-const TAKE_IT: [FsWord; 2] = [0xEF53, 0x5846_5342];
+/// Magic numbers of `statfs(2)`: ext2, ext3 and ext4; XFS.
+const DIRECT_IO_FILE_SYSTEMS: [FsWord; 2] = [0xEF53, 0x5846_5342];
 
-/// Whether a loop device on this file may have direct I/O: what is written to it goes to the disk past the cache of the
-/// host's file system, for it stands in the cache of its own already. To copy it once more would be the kernel's work,
-/// which no limit of a server's holds, and its neighbours would wait for it.
+/// Returns whether a loop device on this file supports direct I/O. Writes then bypass the host's page cache, since the
+/// volume's own file system caches them already. Caching them twice would be kernel work that no limit of the server
+/// covers, and that delays its neighbours.
 ///
-/// Other file systems of the host either cannot, or keep checksums (Btrfs), which come out wrong where the page of a
-/// direct write changes while it is written.
+/// Other host file systems do not support it, or keep checksums (Btrfs), which become wrong if a page changes during a
+/// direct write.
 pub(crate) fn takes_direct_io(file: &Path) -> bool {
-    statfs(file).is_ok_and(|host| TAKE_IT.contains(&host.f_type))
+    statfs(file).is_ok_and(|host| DIRECT_IO_FILE_SYSTEMS.contains(&host.f_type))
 }
 
 #[cfg(test)]

@@ -1,35 +1,36 @@
-//! Instances that are pods of a Kubernetes cluster.
+//! Instances as pods of a Kubernetes cluster.
 //!
-//! [`Kubernetes`] speaks to the API server that a kubeconfig names, or to that of the cluster it runs in. A pod is made anew
-//! for every instance, spoken to over `attach`, and removed when it has ended. The kubelet restarts nothing: restarts are
-//! the supervisor's, as for every other runtime.
+//! [`Kubernetes`] uses the API server of a kubeconfig, or of the cluster in which this process runs. It creates a new
+//! pod for each instance, communicates with it over `attach`, and removes it after it has ended. The kubelet restarts
+//! nothing: the supervisor handles restarts, as for every runtime.
 //!
 //! # What a server gets
 //!
-//! - A pod named after its server, of its image, with a read-only root and `/tmp` and `/run` in memory; no token of a service
-//!   account, no capability, no new privileges, the runtime's seccomp profile, and [`Options::user`] instead of root.
-//! - Its variables from a Secret of the pod's own name. The Secret owns the pod and its NetworkPolicy: whatever removes it
-//!   removes all. In the cluster, the Secret belongs to the pod of the gateway.
-//! - A NetworkPolicy that lets nothing in but Toolwharf to its ports, and nothing out but to the addresses of its allow-list,
-//!   unless its network is open.
+//! - A pod named after the server, with a read-only root, and `/tmp` and `/run` in memory. No service account token, no
+//!   capabilities, no new privileges, the runtime's seccomp profile, and [`Options::user`] instead of root.
+//! - Its variables from a Secret with the pod's name. The Secret owns the pod and its NetworkPolicy, so deleting it
+//!   removes everything. If the gateway runs in the cluster, its pod owns the Secret.
+//! - A NetworkPolicy, unless the network is open. Ingress is allowed only from Toolwharf to the server's ports, egress
+//!   only to the addresses of the allow-list.
 //! - A PersistentVolumeClaim for each volume, which outlives the pod.
-//! - The RuntimeClass [`Options::runtime_class`]. A second container of [`Options::probe_image`] in the pod is asked which
-//!   kernel it has. A pod that does not have the kernel that the class promises is removed, and the launch fails.
+//! - The RuntimeClass [`Options::runtime_class`]. A second container, of [`Options::probe_image`], checks the pod's
+//!   kernel. If it is not the kernel that the class promises, the pod is removed and the launch fails.
 //!
 //! # Invariants
 //!
-//! - No request is without a deadline, and a watch on which nothing comes for too long is opened again.
-//! - A pod's name is its server's: the API server sees to it that there are never two. A pod is removed by force
-//!   only when its server is known to have ended, so that its name is free only then.
-//! - An API server that does not answer is asked again; until it has answered, the instance has not ended.
-//! - A connection to the streams that breaks off is made again as long as the pod runs. What was under way may be lost.
-//! - Everything that is made carries the installation and the run that made it, and the launch's fence. Nothing that carries
-//!   another installation's mark is ever touched, but for what has an older fence of the same database.
-//! - Values of variables are in the Secret, and in no pod, log or error.
+//! - Every request has a deadline. A watch that receives nothing for too long is opened again.
+//! - A pod is named after its server, so the API server guarantees that two never exist. A pod is force-deleted only
+//!   after its server is known to have ended, so its name does not become free earlier.
+//! - If the API server does not respond, the request is repeated. Until then, the instance counts as running.
+//! - A broken connection to the streams is opened again while the pod runs. Data in flight may be lost.
+//! - Everything created carries the ids of the installation and the run that created it, and the launch's fencing
+//!   token. Objects of another installation are never touched, except those with an older fencing token of the same
+//!   database.
+//! - Variable values exist only in the Secret, not in pods, logs or errors.
 //!
 //! # Deliberately absent
 //!
-//! Names of hosts in allow-lists (policies know addresses only), mounts of a node's files, limits of processes (nodes have
+//! Host names in allow-lists (policies support addresses only), mounts of a node's files, process limits (nodes have
 //! them, pods do not).
 
 mod api;
@@ -61,23 +62,24 @@ use crate::ports::Ports;
 use crate::turns::Turns;
 use crate::unit::{Error, Fences, Instance, Runtime, Unit};
 
-/// Which cluster, and for whom.
+/// The cluster to use, and the identity of this installation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
+    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster in which this process runs.
     pub kubeconfig: Option<PathBuf>,
-    /// `None`: the kubeconfig's current one.
+    /// `None`: the kubeconfig's current context.
     pub context: Option<String>,
-    /// `None`: that of the context, or of this process's own pod.
+    /// `None`: the namespace of the context, or of this process's own pod.
     pub namespace: Option<String>,
     /// `None`: the cluster's default runtime.
     pub runtime_class: Option<String>,
-    /// Of volumes; `None`: the cluster's default class.
+    /// Class of the volumes. `None`: the cluster's default class.
     pub storage_class: Option<String>,
-    /// An image with `sh`, `cat`, `dmesg` and `sleep`, which looks at the kernel and the processes of each pod. `None`: the
-    /// cluster's word is taken.
+    /// An image with `sh`, `cat`, `dmesg` and `sleep`, for checking the kernel and the processes of each pod. `None`:
+    /// only the cluster's information is used.
     pub probe_image: Option<String>,
-    /// Whom servers run as, and the group that their volumes belong to; `None`: whom their image says, which may be root.
+    /// The user that servers run as, and the group of their volumes. `None`: the user of their image, which may be
+    /// root.
     pub user: Option<u32>,
     /// Tells this installation from others in the same namespace: lower-case letters, digits, `-`.
     pub install: String,
@@ -86,7 +88,7 @@ pub struct Options {
     pub ports: Ports,
 }
 
-/// Runs servers as pods. Clones are the same.
+/// Runs servers as pods. Cheap to clone; clones share state.
 #[derive(Clone)]
 pub struct Kubernetes(Arc<Inner>);
 
@@ -95,16 +97,16 @@ struct Inner {
     cluster: OnceCell<Cluster>,
     turns: Turns,
     watcher: Watcher,
-    /// Owns everything that goes on behind a handle.
+    /// Owns all background tasks.
     tasks: TaskTracker,
 }
 
 impl Kubernetes {
-    /// Does not look for the cluster yet: [`Runtime::probe`] does.
+    /// Does not contact the cluster; [`Runtime::probe`] does.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] for an installation or a run that cannot be a label, or be part of a pod's name.
+    /// [`Error::Refused`] if the installation or run id cannot be a label or part of a pod name.
     pub fn new(options: Options) -> Result<Self, Error> {
         for (field, text) in [("install", &options.install), ("run", &options.run)] {
             let sound =
@@ -114,7 +116,7 @@ impl Kubernetes {
                 && !text.starts_with('-')
                 && !text.ends_with('-');
             if !fits {
-                let why = format!("`{text}` is not 1 to 40 lower-case letters, digits and `-`");
+                let why = format!("`{text}` must be 1 to 40 lower-case letters, digits and `-`");
                 return Err(Error::Refused { field, why });
             }
         }
@@ -127,8 +129,8 @@ impl Kubernetes {
         })))
     }
 
-    /// Waits until nothing goes on any more. Has no deadline of its own: instances whose handles are held, and a cluster that
-    /// is gone, take as long as they take.
+    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
+    /// held, and for a cluster that does not respond.
     pub async fn idle(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;

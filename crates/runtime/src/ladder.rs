@@ -1,6 +1,6 @@
-//! The way down of an instance that is to stop: asked, then killed, then given up.
+//! The escalation of a stop: terminate, kill, give up.
 //!
-//! It only says what is due; who owns the instance does it.
+//! It only says which step is due. The owner of the instance performs it.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::handle::Stop;
 
-/// How long what was killed may take to die. One that hangs in the kernel can take for ever.
-const DEATH: Duration = Duration::from_secs(3);
+/// Timeout for a killed instance to die. One that hangs in the kernel may never die.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is to be done next, and when.
+/// Decides which step is next, and when.
 pub(crate) struct Ladder {
     requests: watch::Receiver<Stop>,
     rung: Rung,
@@ -40,8 +40,8 @@ impl Ladder {
         }
     }
 
-    /// A stop that was asked for, but came after the leader's own end: whether its group has to
-    /// be told.
+    /// Applies a stop request that came after the leader's own exit. Returns whether its group must still be
+    /// terminated.
     pub(crate) fn catch_up(&mut self) -> bool {
         let stop = *self.requests.borrow();
         match (self.rung, stop) {
@@ -57,7 +57,7 @@ impl Ladder {
         matches!(self.rung, Rung::Grace { until } if until > Instant::now())
     }
 
-    /// The next step, when its time has come.
+    /// Waits until the next step is due.
     ///
     /// # Cancel safety
     ///
@@ -96,7 +96,7 @@ impl Ladder {
     }
 
     fn kill(&mut self) -> Step {
-        let until = Instant::now() + DEATH;
+        let until = Instant::now() + DEATH_TIMEOUT;
         self.rung = Rung::Killed { until };
         Step::Kill
     }

@@ -1,26 +1,25 @@
-//! Instances of servers: launched, attached, stopped, reaped.
+//! Server instances: launch, attach, stop, reap.
 //!
-//! - [`process`]: an instance is a child process of this one, on the host itself. [`Host`] runs servers so.
+//! - [`process`]: an instance is a child process on the host itself. [`Host`] runs servers this way.
 //! - [`sandbox`]: servers as processes in namespaces and control groups.
-//! - [`Packages`]: what `npx` and `uvx` name, installed once.
-//! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
-//! - `kubernetes` (with the feature of that name): an instance is a pod of a Kubernetes cluster.
-//! - [`e2b`]: an instance is a command in a sandbox of E2B's.
-//! - [`Runtime`]: what runs servers.
-//! - [`Remote`]: an instance that somebody else runs.
-//! - [`sentinel`]: the helper process that kills every instance when this process dies
-//!   without being able to do so itself (`kill -9`, the out-of-memory killer).
+//! - [`Packages`]: packages named with `npx` and `uvx`, installed once.
+//! - [`docker`]: an instance is a container of a Docker daemon, optionally in gVisor.
+//! - `kubernetes` (with the feature of the same name): an instance is a pod of a Kubernetes cluster.
+//! - [`e2b`]: an instance is a command in a sandbox of E2B.
+//! - [`Runtime`]: the interface of everything that runs servers.
+//! - [`Remote`]: an instance that is run by other code.
+//! - [`sentinel`]: the helper process that kills every instance if this process dies without doing so itself (`kill
+//!   -9`, the out-of-memory killer).
 //!
 //! # Invariants
 //!
-//! - Nothing outlives its owner: not an instance its [`process::Handle`], not a grandchild its
-//!   instance, not any of them this process.
-//! - No signal is sent by a process number that could have been given to a stranger meanwhile.
-//! - Nothing here blocks the async runtime, and no wait is without a deadline.
+//! - No instance outlives its [`process::Handle`], no grandchild its instance, and none of them this process.
+//! - No signal is sent to a process id that may have been reused.
+//! - Nothing blocks the async runtime, and every wait has a deadline.
 //!
 //! # Deliberately absent
 //!
-//! MCP (bytes go through untouched), restarts and backoff (the supervisor's), anything but Linux.
+//! MCP (bytes pass unchanged), restarts and backoff (the supervisor's task), operating systems other than Linux.
 
 pub mod docker;
 pub mod e2b;

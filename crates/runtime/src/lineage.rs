@@ -1,23 +1,21 @@
-//! Which processes belong to an instance, read from `/proc`, and how to kill exactly those.
+//! Finds the processes of an instance in `/proc`, and kills exactly those.
 //!
-//! A process belongs to an instance if it is in the leader's session or process group, or
-//! carries the instance's marker in its initial environment. The first finds children of every
-//! usual kind, the second those that called `setsid`.
+//! A process belongs to an instance if it is in the leader's session or process group, or has the instance's marker in
+//! its initial environment. The first finds ordinary children, the second those that called `setsid`.
 //!
 //! # Invariants
 //!
-//! - A process is killed through a pidfd opened *before* it was recognised, so a number reused
-//!   between the two never costs a stranger its life.
+//! - A process is killed through a pidfd opened *before* it was recognised, so a process id reused in between never
+//!   causes the death of another process.
 //! - Zombies are dead: they do not count as members.
-//! - A process in the middle of an `exec` has no environment for a moment. It counts as
-//!   unsettled, and a search that met one has to be repeated.
-//! - A search ends with a list of processes that holds no new one. Else one that forks and ends,
-//!   as daemons do, would slip through: listed before its fork, looked at after its end.
+//! - During an `exec`, a process briefly has no environment. It counts as unsettled, and the search must be repeated.
+//! - A search ends with a list of processes that contains no new one. Otherwise a process that forks and exits, as
+//!   daemons do, could slip through: listed before its fork, checked after its exit.
 //!
 //! # Deliberately absent
 //!
-//! A process that both left the session and wiped its environment is not found. Only a
-//! container or a cgroup holds such a one; that is the sandbox's business.
+//! A process that both left the session and cleared its environment is not found. Only a container or cgroup can hold
+//! it, which is the sandbox's task.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -30,13 +28,13 @@ use rustix::process::{
 /// The environment variable that marks every process of an instance: `<run>:<serial>:<label>`.
 pub(crate) const MARKER: &str = "TOOLWHARF_INSTANCE";
 
-/// More than the kernel lets anyone pass (a quarter of an 8 MiB stack, 6 MiB at the most).
-const ENVIRON_LIMIT: u64 = 8 << 20;
+/// More than the kernel allows (a quarter of an 8 MiB stack, at most 6 MiB).
+const MAX_ENVIRON_BYTES: u64 = 8 << 20;
 
-/// More than are ever needed, unless some thousand processes start every second.
-const LISTINGS: usize = 20;
+/// Limit for repeated listings. More than ever needed, unless thousands of processes start every second.
+const MAX_LISTINGS: usize = 20;
 
-/// The fields of `/proc/PID/stat` that tell where a process belongs.
+/// The fields of `/proc/PID/stat` that show where a process belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) pid: Pid,
@@ -44,13 +42,13 @@ pub(crate) struct Stat {
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// Clock ticks after boot: with the number, what tells a process from a later namesake.
+    /// Start time in clock ticks after boot. Together with the process id, it identifies a process.
     pub(crate) started: u64,
-    /// A user's process whose environment is not in place, as far as one may know.
+    /// True for a user process whose environment is missing or unreadable.
     unsettled: bool,
 }
 
-/// `PF_KTHREAD`: a thread of the kernel, which never has an environment.
+/// `PF_KTHREAD`: a kernel thread, which never has an environment.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
 impl Stat {
@@ -60,7 +58,7 @@ impl Stat {
     }
 
     fn parse(pid: Pid, text: &[u8]) -> Option<Self> {
-        // The command's name is in parentheses and may itself hold parentheses and spaces.
+        // The command name is in parentheses and may itself contain parentheses and spaces.
         let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
         let mut fields = std::str::from_utf8(&text[after_name..])
             .ok()?
@@ -69,7 +67,7 @@ impl Stat {
         let parent = fields.next()?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
         let session = fields.next()?.parse().ok()?;
-        // Fields 9, 22, 50 and 51 of proc_pid_stat(5); the session was field 6.
+        // Fields 9, 22, 50 and 51 of proc_pid_stat(5). The session was field 6.
         let flags: u32 = fields.nth(2)?.parse().ok()?;
         let started = fields.nth(12)?.parse().ok()?;
         let environ = [fields.nth(27), fields.next()];
@@ -87,11 +85,11 @@ impl Stat {
     }
 }
 
-/// What one search found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) members: Vec<Pid>,
-    /// Whether there was a process of which it could not be told.
+    /// True if the membership of any process could not be determined.
     pub(crate) unsettled: bool,
 }
 
@@ -107,22 +105,21 @@ enum Marked {
     Unsettled,
 }
 
-/// What to look for: some sessions, and a marker.
+/// The target of a search: sessions, and a marker.
 #[derive(Clone, Debug)]
 pub(crate) struct Lineage {
-    /// `NAME=value`, or its beginning; `None` looks at sessions and groups only.
+    /// `NAME=value`, or the beginning of it. `None` searches sessions and groups only.
     marker: Option<Vec<u8>>,
-    /// Numbers of leaders, each of which made a session and a group of its own.
+    /// Process ids of leaders, each with its own session and group.
     leaders: Vec<Pid>,
-    /// What started before this tick is no descendant. Spares reading most environments.
+    /// Processes that started before this tick are no descendants. This avoids reading most environments.
     since: u64,
 }
 
 impl Lineage {
-    /// Everything one instance ever started. The leader is not reaped yet.
+    /// Everything that one instance ever started. Its leader must not be reaped yet.
     pub(crate) fn instance(leader: Pid, marker: &str) -> Self {
-        // An environment string ends with a NUL: with it, the marker of instance 1 is not
-        // taken for the beginning of instance 10's.
+        // With the NUL that ends an environment string, so that the marker of instance 1 does not match instance 10.
         let marker = format!("{MARKER}={marker}\0").into_bytes();
         Self {
             marker: Some(marker),
@@ -131,7 +128,7 @@ impl Lineage {
         }
     }
 
-    /// What shares one leader's session or group.
+    /// The processes in one leader's session or group.
     pub(crate) fn session(leader: Pid) -> Self {
         Self {
             marker: None,
@@ -140,7 +137,7 @@ impl Lineage {
         }
     }
 
-    /// Everything a run of the host ever started.
+    /// Everything that a run of the host ever started.
     pub(crate) fn run(leaders: Vec<Pid>, run: &str) -> Self {
         let marker = format!("{MARKER}={run}:").into_bytes();
         Self {
@@ -174,11 +171,15 @@ impl Lineage {
             return Marked::No;
         };
         let mut environ = Vec::new();
-        // Unreadable means another user's, or gone: in both cases not one of ours.
+        // Unreadable means that it belongs to another user, or is gone. Neither is a member.
         let Ok(file) = File::open(format!("/proc/{}/environ", pid.as_raw_pid())) else {
             return Marked::No;
         };
-        if file.take(ENVIRON_LIMIT).read_to_end(&mut environ).is_err() {
+        if file
+            .take(MAX_ENVIRON_BYTES)
+            .read_to_end(&mut environ)
+            .is_err()
+        {
             return Marked::No;
         }
         if environ.is_empty() {
@@ -195,11 +196,11 @@ impl Lineage {
         }
     }
 
-    /// The living members.
+    /// Returns the living members.
     pub(crate) fn find(&self) -> Found {
         let mut found = Found::default();
         let mut seen = HashSet::new();
-        for _ in 0..LISTINGS {
+        for _ in 0..MAX_LISTINGS {
             let known = seen.len();
             for pid in processes().filter(|&pid| seen.insert(pid)) {
                 match Stat::read(pid).map(|stat| self.holds(&stat)) {
@@ -208,7 +209,7 @@ impl Lineage {
                     Some(Marked::Unsettled) => found.unsettled = true,
                 }
             }
-            // Nobody is new: who lives now was looked at, alive.
+            // No new process: every living one was checked while alive.
             if seen.len() == known {
                 return found;
             }
@@ -217,12 +218,12 @@ impl Lineage {
         found
     }
 
-    /// Kills every living member and tells which they were. To be repeated until there are
-    /// none: they may be dying yet, and may have forked.
+    /// Kills all living members and returns them. Repeat until no member is found, because they may still be dying, and may
+    /// have forked.
     pub(crate) fn kill(&self) -> Found {
         let found = self.find();
         for &pid in &found.members {
-            // Failures mean that it is gone already, or not ours to kill.
+            // Failures mean that it is already gone, or may not be killed by this user.
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
                 && let Some(stat) = Stat::read(pid)
                 && let Marked::Yes = self.holds(&stat)
@@ -233,9 +234,8 @@ impl Lineage {
         found
     }
 
-    /// Reaps dead members, and those of `killed`, that became children of this very process,
-    /// which happens when it is PID 1 of a container or a subreaper. The leaders are left for
-    /// their owners.
+    /// Reaps dead members, and those of `killed`, that became children of this process. This happens if it is PID 1 of
+    /// a container or a subreaper. The leaders are left to their owners.
     pub(crate) fn reap_adopted(&self, killed: &HashSet<Pid>) {
         let me = rustix::process::getpid().as_raw_pid();
         for stat in processes().filter_map(Stat::read) {
@@ -254,7 +254,7 @@ fn processes() -> impl Iterator<Item = Pid> {
         .filter_map(|entry| parse_pid(entry.ok()?.file_name().to_str()?))
 }
 
-/// `Pid::from_raw` panics on a negative number.
+/// Exists because `Pid::from_raw` panics on a negative number.
 pub(crate) fn parse_pid(digits: &str) -> Option<Pid> {
     let number: u32 = digits.parse().ok()?;
     Pid::from_raw(number.try_into().ok()?)
@@ -296,8 +296,8 @@ mod tests {
         }
     }
 
-    /// Of a process of its own group and not of this one's session: where the session's leader is
-    /// outside of the pid namespace, this process's session reads 0.
+    /// Uses a process with its own group in the same session. If the session leader is outside the PID namespace, this
+    /// process's session reads 0.
     #[test]
     fn a_process_is_found_by_the_number_of_its_group() {
         let mut child = std::process::Command::new("cat")

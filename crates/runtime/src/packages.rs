@@ -1,30 +1,34 @@
-//! Packages that servers name by `npx` and `uvx`, installed once and started from there (U03).
+//! Packages that servers name with `npx` and `uvx`: installed once, pinned, and started from there (U03).
 //!
-//! A confined server has neither the home directory nor, as a rule, a network, so `npx` and `uvx` cannot work inside.
-//! [`Packages::pin`] installs what such a command line names, outside of the sandbox, and says what to run instead. Servers
-//! of the host itself get theirs from here where that is wanted ([`Host`](crate::Host)).
+//! A sandboxed server has no home directory and usually no network, so `npx` and `uvx` cannot work inside.
+//! [`Packages::pin`] installs the package of such a command line outside the server's sandbox and returns what to run
+//! instead. Servers on the host itself can use pinned packages too ([`Host`](crate::Host)).
 //!
 //! # On the disk
 //!
-//! - `npm/KEY/VERSION/`: `package-lock.json`, with the hash of each package, and `node_modules`.
-//! - `pypi/KEY/VERSION/`: `requirements.txt`, with the hashes of each package, `venv`, and `python`, a link to the
+//! - `npm/KEY/VERSION/`: `package-lock.json` with the hash of each package, and `node_modules`.
+//! - `pypi/KEY/VERSION/`: `requirements.txt` with the hashes of each package, `venv`, and `python`, a link to the
 //!   interpreter.
-//! - `…/KEY/current`: a link to the version that is started. `KEY` is what was asked for, `VERSION` what was found.
+//! - `…/KEY/current`: a link to the version that is started. `KEY` encodes the request, `VERSION` is the resolved
+//!   version.
 //! - `python/`: interpreters that uv had to download.
 //!
 //! # Invariants
 //!
-//! - Nothing of a package runs while it is installed: npm runs no scripts, uv builds nothing, and no Python is started that
-//!   knows of the package.
-//! - Should that fail, it runs in a sandbox ([`confine`](crate::sandbox::confine)): npm and uv see the system's programs, their
-//!   stage and copies of their settings, find no git, and reach the configured registries only. Without a sandbox nothing is
-//!   installed.
-//! - A version is published only after its lock file was checked: every package comes from a configured registry and has a hash.
-//! - npm and uv are those of this process's own `PATH`, and get its settings of registries and proxies (`sources`). No variable and
-//!   no path of a server reaches them; of its arguments, names and versions that [`Request::parse`] let through.
-//! - A version is complete or not there. What a crash left half made is never started, and [`Packages::sweep`] removes it.
-//! - What of the host a sandbox sees because of a package does not depend on what is in the package.
-//! - What was found first is started until [`Packages::switch`] says otherwise. A version that something runs from is not
+//! - No package code runs during the installation: npm runs no scripts, uv builds nothing, and no Python with access to
+//!   the package is started.
+//! - In case that fails, each step runs in a sandbox ([`confine`](crate::sandbox::confine)). npm and uv see the
+//!   system's programs, their stage and copies of their configuration, find no git, and reach only the configured
+//!   registries. Without a sandbox nothing is installed.
+//! - A version is published only after a check of its lock file: every package comes from a configured registry and has
+//!   a hash.
+//! - npm and uv come from the `PATH` of this process, and get its registry and proxy settings (`sources`). They get no
+//!   variable and no path of a server, and only the names and versions in its arguments that [`Request::parse`]
+//!   accepts.
+//! - A version is either complete or absent. An incomplete one left by a crash is never started; [`Packages::sweep`]
+//!   removes it.
+//! - The content of a package has no influence on which host files a sandbox sees because of it.
+//! - The first version found is started until [`Packages::switch`] selects another one. A version in use is not
 //!   removed.
 
 mod install;
@@ -44,7 +48,7 @@ use std::time::Duration;
 use model::{Launch, Place, Program};
 use tokio_util::task::TaskTracker;
 
-use self::install::INSTALL;
+use self::install::INSTALL_TIMEOUT;
 use self::request::{Registry, Request};
 use self::shelf::{Lease, Shelf};
 use self::sources::Place as Source;
@@ -56,19 +60,19 @@ use crate::search::{PATH, find, own_path};
 use crate::turns::Turns;
 use crate::unit::{Enforced, Error, Unit};
 
-/// How often it is looked whether an instance that was ended still holds a version, and the time between.
-const FORGETTING: u32 = 40;
-const LOOK: Duration = Duration::from_millis(50);
+/// How often, and at which interval, to check whether a stopped instance still uses a version.
+const MAX_FORGET_ATTEMPTS: u32 = 40;
+const FORGET_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How packages are installed.
 #[derive(Clone, Debug)]
 pub struct PackageOptions {
-    /// What tells this installation from others on the same host, as for [`sandbox::Options`](crate::sandbox::Options).
+    /// Tells this installation from others on the same host, as in [`sandbox::Options`](crate::sandbox::Options).
     pub install: String,
-    /// Leads to [`shim_main`](crate::sandbox::shim_main).
+    /// Runs [`shim_main`](crate::sandbox::shim_main).
     pub shim: SentinelCommand,
     pub bounds: Bounds,
-    /// Hosts, as `host` or `host:port`, that registries keep their files on beside the configured ones.
+    /// File hosts of registries in addition to the configured ones, as `host` or `host:port`.
     pub hosts: Vec<String>,
 }
 
@@ -79,27 +83,27 @@ pub struct Packages {
     confine: Arc<Confine>,
     bounds: Bounds,
     hosts: Vec<Source>,
-    /// Whether this process may change what is here: one at a time does.
+    /// True if this process may change the packages. Only one process at a time may.
     owns: bool,
     turns: Turns,
     serial: AtomicU64,
-    /// Each holds a lease until its instance has ended.
+    /// Tasks that each hold a lease until their instance has ended.
     holding: TaskTracker,
 }
 
-/// The package that a server names, and how it stands here.
+/// The package that a server names, and its state here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Package {
     pub name: String,
     /// `npm` or `pypi`.
     pub registry: &'static str,
-    /// The same for all servers that get the same of the same registry: they share one pin.
+    /// Identifies the pin. Servers that request the same from the same registry share it.
     pub key: String,
-    /// The version that is started; `None`: none is installed.
+    /// The version that is started. `None`: not installed.
     pub pinned: Option<String>,
 }
 
-/// What runs instead of `npx` or `uvx`.
+/// Replaces a command line of `npx` or `uvx`.
 pub(crate) struct Pinned {
     pub(crate) launch: Arc<Launch>,
     pub(crate) files: Files,
@@ -107,20 +111,23 @@ pub(crate) struct Pinned {
     pub(crate) lease: Lease,
 }
 
-/// What of the host's files a package needs.
+/// The host files that a package needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
-    /// All of the package.
+    /// The folder of the package.
     pub(crate) folder: PathBuf,
-    /// The program that runs it, with whatever that leads to.
+    /// The program that runs it. Its dependencies are needed too.
     pub(crate) interpreter: PathBuf,
 }
 
 impl Packages {
-    /// Packages in the folder `dir`. `owns`: no other process changes it.
+    /// Packages in the folder `dir`. `owns`: no other process changes the folder.
     #[must_use]
     pub fn new(dir: PathBuf, spawner: Spawner, owns: bool, options: PackageOptions) -> Self {
-        let turns = Turns::new("an earlier installation of the same package", INSTALL);
+        let turns = Turns::new(
+            "an earlier installation of the same package",
+            INSTALL_TIMEOUT,
+        );
         let PackageOptions {
             install,
             shim,
@@ -141,12 +148,13 @@ impl Packages {
         }
     }
 
-    /// What to run instead of a command line of `npx` or `uvx`; `None` for all others. The package is installed if that
-    /// was not done before: at most [`INSTALL`], and as long again for another installation of the same.
+    /// Returns what to run instead of a command line of `npx` or `uvx`, and `None` for other commands. Installs the
+    /// package if missing, which takes at most [`INSTALL_TIMEOUT`], plus the same again to wait for another
+    /// installation of the package.
     ///
     /// # Cancel safety
     ///
-    /// npm and uv are killed if this is dropped. The next installation begins anew.
+    /// Dropping the future kills npm and uv. The next installation starts from the beginning.
     pub(crate) async fn pin(&self, unit: &Unit) -> Result<Option<Pinned>, Error> {
         let Some(request) = request(&unit.launch)? else {
             return Ok(None);
@@ -170,14 +178,14 @@ impl Packages {
         let launch = Arc::clone(&unit.launch);
         blocking(move || {
             let lease = shelf.lease(&folder).map_err(install::disk)?;
-            let gone = || Error::Failed("its package was removed just now".to_owned());
+            let gone = || Error::Failed("its package has just been removed".to_owned());
             pinned(&launch, &request, folder, lease.ok_or_else(gone)?)
         })
         .await
         .map(Some)
     }
 
-    /// Keeps the version that an instance runs from until it has ended.
+    /// Keeps the version of an instance until the instance has ended.
     pub(crate) fn hold(&self, lease: Lease, handle: &Handle) {
         let exited = handle.exited();
         self.holding.spawn(async move {
@@ -186,10 +194,10 @@ impl Packages {
         });
     }
 
-    /// Whether a command line is that of a package.
+    /// Returns whether a command line names a package.
     ///
     /// # Errors
-    /// The text says why it can be none.
+    /// The text says why the command line is invalid.
     pub fn refusal(launch: &Launch) -> Result<bool, String> {
         match &launch.program {
             Program::Command { program, args } => {
@@ -199,10 +207,10 @@ impl Packages {
         }
     }
 
-    /// The package that a server is started from; `None`: it is started from none, or not from here.
+    /// Returns the package that a server is started from. `None`: it names no package, or does not use pinned packages.
     ///
     /// # Errors
-    /// [`Error::Refused`] where its command line cannot be that of a package.
+    /// [`Error::Refused`] if the command line is invalid.
     pub async fn package(&self, launch: &Launch) -> Result<Option<Package>, Error> {
         let is_pinned = launch.sandbox().is_some() || launch.packages == model::Packages::Pinned;
         let Some(request) = request(launch)?.filter(|_| is_pinned) else {
@@ -218,11 +226,12 @@ impl Packages {
         }))
     }
 
-    /// Installs the newest version that a server's command line allows, if it is not here yet; which one that is. The pinned
-    /// one stays pinned.
+    /// Installs the newest version that a server's command line allows, if missing, and returns the version. The pin
+    /// does not change.
     ///
     /// # Errors
-    /// [`Error::Refused`] where trying again does not help, such as an unknown package; others name what npm or uv says.
+    /// [`Error::Refused`] if a retry cannot help, such as for an unknown package. Other errors contain the output of
+    /// npm or uv.
     ///
     /// # Cancel safety
     /// As [`Packages::pin`].
@@ -232,10 +241,10 @@ impl Packages {
         self.updated(label, &request, &shelf).await
     }
 
-    /// Pins a version that is installed. Servers get it at their next start.
+    /// Pins an installed version. Servers use it from their next start.
     ///
     /// # Errors
-    /// It is not installed, or the disk refuses.
+    /// The version is not installed, or the disk reported an error.
     pub async fn switch(&self, launch: &Launch, version: &str) -> Result<(), Error> {
         let request = self.asked(launch)?;
         let _turn = self.turns.turn(&self.turn(&request)).await?;
@@ -250,7 +259,7 @@ impl Packages {
         .await
     }
 
-    /// Removes the versions of a server's package that are neither pinned nor `kept`, and that nothing runs from; how many.
+    /// Removes unused versions of a server's package, except the pinned one and `kept`. Returns their number.
     ///
     /// # Errors
     /// As [`Packages::package`].
@@ -262,22 +271,22 @@ impl Packages {
         blocking(move || Ok(shelf.prune(&kept, &stage))).await
     }
 
-    /// Removes all versions of a server's package, the pinned one included, once nothing runs from them. Waits a moment for
-    /// that, and leaves them if something still does.
+    /// Removes all versions of a server's package, including the pinned one. Waits up to 2 seconds until none is in
+    /// use, and otherwise keeps them.
     ///
     /// # Errors
     /// As [`Packages::package`].
     pub async fn forget(&self, launch: &Launch) -> Result<(), Error> {
         let request = self.asked(launch)?;
         let _turn = self.turns.turn(&self.turn(&request)).await?;
-        for _ in 0..FORGETTING {
+        for _ in 0..MAX_FORGET_ATTEMPTS {
             let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
             if blocking(move || Ok(shelf.forget(&stage))).await? {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(FORGET_INTERVAL).await;
         }
-        Err(Error::Failed("something is started from it".to_owned()))
+        Err(Error::Failed("the package is still in use".to_owned()))
     }
 
     fn asked(&self, launch: &Launch) -> Result<Request, Error> {
@@ -293,19 +302,19 @@ impl Packages {
         }
     }
 
-    /// Packages are worked on one at a time, by this key.
+    /// Work on packages with the same key is done one at a time.
     fn turn(&self, request: &Request) -> String {
         format!("{}/{}", request.registry.name(), request.key())
     }
 
-    /// Removes what earlier runs left half made.
+    /// Removes incomplete versions of earlier runs.
     pub(crate) fn sweep(&self) {
         shelf::sweep(&self.dir, &self.stages());
     }
 
-    /// What the names of this run's stages begin with.
+    /// Prefix of the names of this run's stages.
     fn stages(&self) -> String {
-        format!("{}{}-", shelf::STAGE, self.spawner.run_id())
+        format!("{}{}-", shelf::STAGE_PREFIX, self.spawner.run_id())
     }
 
     fn stage(&self) -> String {
@@ -314,7 +323,7 @@ impl Packages {
     }
 }
 
-/// What a command line of `npx` or `uvx` asks for; `None` for all others.
+/// Parses a command line of `npx` or `uvx`. `None` for other commands.
 fn request(launch: &Launch) -> Result<Option<Request>, Error> {
     match &launch.program {
         Program::Command { program, args } => Request::parse(program, args).map_err(refused),
@@ -322,13 +331,13 @@ fn request(launch: &Launch) -> Result<Option<Request>, Error> {
     }
 }
 
-/// The version that a folder is named by.
+/// The version in the name of a folder.
 fn version(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-/// What runs a program of `folder`.
+/// Returns what to run for a program in `folder`.
 fn pinned(
     launch: &Launch,
     request: &Request,
@@ -341,9 +350,12 @@ fn pinned(
             tool("node", request.registry)?,
             vec![folder.join("node_modules/.bin")],
         ),
-        Registry::Pypi => (folder.join(shelf::PYTHON), vec![folder.join("venv/bin")]),
+        Registry::Pypi => (
+            folder.join(shelf::PYTHON_LINK),
+            vec![folder.join("venv/bin")],
+        ),
     };
-    // As with npx and uvx, programs of the package are found by their names, and so is Node.js.
+    // As with npx and uvx, the programs of the package and Node.js are on the `PATH`.
     if request.registry == Registry::Npm {
         path.extend(interpreter.parent().map(Path::to_owned));
     }
@@ -385,7 +397,7 @@ fn pinned(
     })
 }
 
-/// A program that `npx` or `uvx` cannot be replaced without.
+/// Finds the program `name`, such as npm or uv, on the `PATH` of this process.
 fn tool(name: &str, registry: Registry) -> Result<PathBuf, Error> {
     find(name, &own_path()).ok_or_else(|| {
         let way_out = match registry {
@@ -393,7 +405,7 @@ fn tool(name: &str, registry: Registry) -> Result<PathBuf, Error> {
             Registry::Pypi => "install uv",
         };
         refused(format!(
-            "`{}` of a server that is started from a pinned package needs `{name}`, which is not in the PATH of Toolwharf itself; {way_out}",
+            "`{}` of a server with a pinned package needs `{name}`, which is not in the PATH of Toolwharf itself; {way_out}",
             registry.command()
         ))
     })

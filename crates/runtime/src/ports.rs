@@ -1,17 +1,18 @@
-//! Where the ports of servers in sandboxes are reached on this host.
+//! Publishes ports of sandboxed servers on this host.
 //!
 //! # Invariants
 //!
-//! - Only loopback is listened on.
-//! - A port that is chosen is on [`APART`]: browsers send the cookies of a host to all of its ports, and the console is usually on
-//!   127.0.0.1. A port that was given, and one that was chosen by an older version, stays on 127.0.0.1, with a warning ([`notice`]).
-//! - A port that was given is that one or none. One that was chosen is asked for again at the next start, of the server
-//!   and of the product, and chosen for no other server while it is remembered.
-//! - Only the ports of the [`MAX_SERVERS`] servers that started last are remembered.
+//! - All listeners are on loopback.
+//! - A chosen port is on [`CHOSEN_ADDRESS`]. Browsers send the cookies of a host to all of its ports, and the console is usually
+//!   on 127.0.0.1. A port given in the configuration, or chosen by an older version, stays on 127.0.0.1, with a warning
+//!   ([`notice`]).
+//! - A given port is never replaced by another one. A chosen port is requested again at the next start of the server or
+//!   of the gateway, and is not chosen for another server while it is recorded.
+//! - Only the ports of the [`MAX_SERVERS`] most recently started servers are recorded.
 //!
 //! # Deliberately absent
 //!
-//! Ports of the kernel's own choice: it lends those to outgoing connections while the server is down.
+//! Ports chosen by the kernel: it may use them for outgoing connections while the server is down.
 
 mod holder;
 
@@ -34,37 +35,37 @@ use tokio::time::sleep;
 
 use crate::unit::{Confined, Error};
 
-/// Ports are chosen from these. They are below those that Linux uses for outgoing connections (`ip_local_port_range`).
-const CHOICE: Range<u16> = 16_384..32_768;
-/// Where ports are chosen: a loopback address that is not the console's.
-pub(crate) const APART: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Servers whose ports are remembered.
+/// Range for chosen ports, below the range that Linux uses for outgoing connections (`ip_local_port_range`).
+const PORT_RANGE: Range<u16> = 16_384..32_768;
+/// Address of chosen ports: a loopback address other than the console's.
+pub(crate) const CHOSEN_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// Limit for the servers whose ports are recorded.
 const MAX_SERVERS: usize = 1024;
-/// After a failed `accept`, which is for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long a listener may take to be closed.
-const CLOSE: Duration = Duration::from_secs(1);
+/// Delay after a failed `accept`, which means that descriptors have run out.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Timeout for a listener to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The ports of an installation. Clones are the same.
+/// The ports of an installation. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
 pub struct Ports(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     file: PathBuf,
-    /// `None`: the file was not read yet. The server that started last is the last.
+    /// `None` until the file has been read. The most recently started server is the last.
     table: Mutex<Option<Vec<Row>>>,
 }
 
 /// The ports of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
-    /// Its sandbox's.
+    /// The id of its sandbox.
     id: String,
     name: String,
-    /// By the port inside.
+    /// Port inside → port of this host.
     ports: BTreeMap<u16, u16>,
-    /// The ports inside that are reached on [`APART`]; the others are on 127.0.0.1.
+    /// Ports inside that are published on [`CHOSEN_ADDRESS`]. The others are on 127.0.0.1.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     apart: BTreeSet<u16>,
 }
@@ -81,7 +82,7 @@ impl Row {
 
     fn address(&self, inside: u16) -> Option<SocketAddrV4> {
         let ip = match self.apart.contains(&inside) {
-            true => APART,
+            true => CHOSEN_ADDRESS,
             false => Ipv4Addr::LOCALHOST,
         };
         let port = self.ports.get(&inside)?;
@@ -89,11 +90,11 @@ impl Row {
     }
 }
 
-/// What there is to say of a port that is reached there, and how to change it; `None`: nothing.
+/// A warning about a published address, with a way to change it. `None` if there is nothing to warn about.
 #[must_use]
 pub fn notice(address: SocketAddr) -> Option<&'static str> {
     (address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST)).then_some(
-        "it is on 127.0.0.1, where browsers send it the cookies of everything else on 127.0.0.1, Toolwharf's console included. \
+        "it is on 127.0.0.1, where browsers send it the cookies of everything else on 127.0.0.1, including Toolwharf's console. \
          Ports that Toolwharf chooses are on 127.0.0.2: give the port inside alone (`9000`, not `8080:9000`). A port that an older \
          version chose moves there when its entry in `hosting/ports.json` of the data directory is deleted while Toolwharf is stopped. \
          A command with `\"network\": \"open\"` listens on the host itself, at the address that its own arguments say",
@@ -107,23 +108,23 @@ pub(crate) struct Listeners {
     _open: Option<Sender<()>>,
 }
 
-/// Tells when [`Listeners`] are closed.
+/// Waits for the end of [`Listeners`].
 #[derive(Debug)]
 pub(crate) struct Closing(Receiver<()>);
 
 impl Ports {
-    /// `file` is where they are remembered; it need not be there.
+    /// `file` records the ports. It need not exist.
     #[must_use]
     pub fn new(file: PathBuf) -> Self {
         let table = Mutex::default();
         Self(Arc::new(Inner { file, table }))
     }
 
-    /// Listens for each of `ports` of a server, at the one of the host that was given, or at one of its own.
+    /// Listens for each of a server's `ports`, on the given port of this host or on a chosen one.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if one that was given is taken.
+    /// [`Error::Refused`] if a given port is in use.
     pub(crate) async fn listen(
         &self,
         unit: Confined<'_>,
@@ -160,7 +161,7 @@ impl Inner {
         let mut row = Row::new(id, name);
         let mut bound = Vec::with_capacity(ports.len());
         let mut refused = None;
-        // Given ports come first, so that none of them is chosen for another port.
+        // Given ports first, so that none of them is chosen for another port.
         let (given, chosen): (Vec<&Port>, Vec<&Port>) =
             ports.iter().partition(|port| port.host.is_some());
         for port in given.into_iter().chain(chosen) {
@@ -176,7 +177,7 @@ impl Inner {
             {
                 Ok((address, listener)) => {
                     row.ports.insert(port.inside, address.port());
-                    if address.ip() == IpAddr::V4(APART) {
+                    if address.ip() == IpAddr::V4(CHOSEN_ADDRESS) {
                         row.apart.insert(port.inside);
                     }
                     bound.push((port.inside, listener));
@@ -188,11 +189,11 @@ impl Inner {
             }
         }
         if let Some(error) = refused {
-            // It keeps what it had.
+            // It keeps its previous ports.
             table.extend(before);
             return Err(error);
         }
-        // A port that another server had belongs to this one now.
+        // A port that belonged to another server belongs to this one now.
         for other in table.iter_mut() {
             let is_own = |host: &u16| row.ports.values().any(|own| own == host);
             other.ports.retain(|_, host| !is_own(host));
@@ -204,7 +205,7 @@ impl Inner {
             table.drain(..extra);
             if let Err(error) = self.write(table) {
                 let file = self.file.display();
-                tracing::warn!(%file, %error, "ports of servers cannot be remembered");
+                tracing::warn!(%file, %error, "cannot record the ports of servers");
             }
         }
         Ok(bound)
@@ -218,7 +219,7 @@ impl Inner {
         };
         read.unwrap_or_else(|error| {
             let file = self.file.display();
-            tracing::warn!(%file, %error, "ports of servers are forgotten, and will be others");
+            tracing::warn!(%file, %error, "cannot read the recorded ports of servers, new ones are chosen");
             Vec::new()
         })
     }
@@ -245,7 +246,7 @@ fn bind(address: SocketAddrV4) -> io::Result<StdListener> {
     StdListener::bind(address)
 }
 
-/// The port that it had, or one that is nobody's.
+/// Returns a listener on the previous port, or on one that no other server has.
 fn choose(
     id: &str,
     inside: u16,
@@ -255,15 +256,15 @@ fn choose(
 ) -> Result<StdListener, Error> {
     let rows = others.iter().chain([own]);
     let taken: BTreeSet<u16> = rows.flat_map(|row| row.ports.values().copied()).collect();
-    // FNV-1a. Servers begin at different ports, so that installations on one host seldom meet.
+    // FNV-1a. Each server starts at a different port, so that installations on one host rarely collide.
     let bytes = id.bytes().chain(inside.to_be_bytes());
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    let first = usize::try_from(hash).unwrap_or_default() % CHOICE.len();
-    let free = CHOICE.cycle().skip(first).take(CHOICE.len());
+    let first = usize::try_from(hash).unwrap_or_default() % PORT_RANGE.len();
+    let free = PORT_RANGE.cycle().skip(first).take(PORT_RANGE.len());
     let free = free.filter(|port| !taken.contains(port));
-    let free = free.map(|port| SocketAddrV4::new(APART, port));
+    let free = free.map(|port| SocketAddrV4::new(CHOSEN_ADDRESS, port));
     let old = old.filter(|old| !own.ports.values().any(|own| *own == old.port()));
     for address in old.into_iter().chain(free) {
         match bind(address) {
@@ -274,15 +275,15 @@ fn choose(
     Err(Error::Refused {
         field: "ports",
         why: format!(
-            "all ports of this host from {} to {} are taken; give another one, as in \"8080:{inside}\"",
-            CHOICE.start,
-            CHOICE.end - 1
+            "all ports of this host from {} to {} are in use; give another one, as in \"8080:{inside}\"",
+            PORT_RANGE.start,
+            PORT_RANGE.end - 1
         ),
     })
 }
 
 fn lost(error: io::Error) -> Error {
-    Error::Failed(format!("cannot tell its port: {error}"))
+    Error::Failed(format!("cannot determine its port: {error}"))
 }
 
 fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
@@ -303,16 +304,16 @@ fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
             why + "; free it, or give another one"
         }
         io::ErrorKind::PermissionDenied => {
-            format!("port {port} of this host is for root alone; give one from 1024 on, or none")
+            format!("port {port} of this host requires root; give one from 1024 on, or none")
         }
         io::ErrorKind::AddrNotAvailable => {
             let ip = address.ip();
             format!(
-                "this host has no address {ip}, where ports of servers are chosen; add it (Linux: `ip address add {ip}/8 dev lo`, \
+                "this host has no address {ip}, which is used for chosen ports; add it (Linux: `ip address add {ip}/8 dev lo`, \
                  macOS: `ifconfig lo0 alias {ip}`), or give a port of 127.0.0.1, as in \"8080:9000\""
             )
         }
-        _ => format!("port {port} of this host cannot be listened on: {error}"),
+        _ => format!("cannot listen on port {port} of this host: {error}"),
     };
     Error::Refused {
         field: "ports",
@@ -321,7 +322,7 @@ fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
 }
 
 impl Listeners {
-    /// Where each port is reached.
+    /// Returns the published address of each port.
     pub(crate) fn addresses(&self) -> io::Result<BTreeMap<u16, SocketAddr>> {
         let address =
             |(inside, listener): &(u16, TcpListener)| Ok((*inside, listener.local_addr()?));
@@ -332,14 +333,14 @@ impl Listeners {
         self.all.is_empty()
     }
 
-    /// Tells when they are closed.
+    /// Returns an object that waits until they are closed.
     pub(crate) fn closing(&mut self) -> Closing {
         let (open, closing) = channel();
         self._open = Some(open);
         Closing(closing)
     }
 
-    /// The next connection, and the port inside that it is for.
+    /// Accepts the next connection. Returns it with its port inside.
     ///
     /// # Cancel safety
     ///
@@ -351,17 +352,17 @@ impl Listeners {
             });
             match futures_util::future::select_all(accepts).await.0 {
                 (inside, Ok((stream, _))) => return (inside, stream),
-                (_, Err(_)) => sleep(PAUSE).await,
+                (_, Err(_)) => sleep(ACCEPT_RETRY_DELAY).await,
             }
         }
     }
 }
 
 impl Closing {
-    /// Waits until they are closed, a second at most. Blocks.
+    /// Waits at most one second until they are closed. Blocks.
     pub(crate) fn wait(&self) {
-        // It waits until all senders are gone.
-        let _ = self.0.recv_timeout(CLOSE);
+        // Returns when all senders are dropped.
+        let _ = self.0.recv_timeout(CLOSE_TIMEOUT);
     }
 }
 
@@ -374,7 +375,7 @@ mod tests {
         host: None,
     };
 
-    /// What a server gets that names these ports: the ports of this host.
+    /// Binds these ports for a server. Returns the ports of this host.
     fn bind(ports: &Ports, id: &str, all: &[Port]) -> Result<(Vec<u16>, Vec<StdListener>), String> {
         let bound = ports
             .0
@@ -398,23 +399,23 @@ mod tests {
             },
         ];
         let (first, held) = bind(&ports, "a", &two).unwrap();
-        assert!(first.iter().all(|port| CHOICE.contains(port)) && first[0] != first[1]);
-        // A second instance at the same time has others.
+        assert!(first.iter().all(|port| PORT_RANGE.contains(port)) && first[0] != first[1]);
+        // A second instance at the same time gets other ports.
         let (second, others) = bind(&ports, "a", &two).unwrap();
         assert!(second.iter().all(|port| !first.contains(port)));
         drop((held, others));
-        // Also in the next run of the product, and though the port is free now.
+        // The ports stay the same in the next run of the gateway, even though the others are free now.
         let ports = Ports::new(file);
         for _ in 0..2 {
             assert_eq!(bind(&ports, "a", &two).unwrap().0, second);
         }
         let stranger = Row::new("b", "b");
         let table = ports.0.table.lock().clone().unwrap();
-        let old = Some(SocketAddrV4::new(APART, second[0]));
+        let old = Some(SocketAddrV4::new(CHOSEN_ADDRESS, second[0]));
         let others = choose("a", 9000, None, &table, &stranger).unwrap();
         assert!(!second.contains(&others.local_addr().unwrap().port()));
-        // One that was lost to somebody else is not asked for again.
-        let lost = bind_to(APART, second[0]);
+        // A port that was lost to another program is not requested again.
+        let lost = bind_to(CHOSEN_ADDRESS, second[0]);
         let (third, _) = bind(&ports, "a", &two).unwrap();
         assert!(third[0] != second[0] && third[1] == second[1]);
         drop(lost);
@@ -440,7 +441,7 @@ mod tests {
         let ports = Ports::new(file.clone());
         let (chosen, listeners) = bind(&ports, "a", &[ONE]).unwrap();
         let address = listeners[0].local_addr().unwrap();
-        assert_eq!(address.ip(), IpAddr::V4(APART));
+        assert_eq!(address.ip(), IpAddr::V4(CHOSEN_ADDRESS));
         assert_eq!(notice(address), None);
         drop(listeners);
         let given = Port {
@@ -453,9 +454,9 @@ mod tests {
         let addresses = [0, 1].map(|at: usize| listeners[at].local_addr().unwrap());
         assert_eq!(addresses[0].ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert!(notice(addresses[0]).unwrap().contains("127.0.0.2"));
-        assert_eq!(addresses[1].ip(), IpAddr::V4(APART));
+        assert_eq!(addresses[1].ip(), IpAddr::V4(CHOSEN_ADDRESS));
         drop(listeners);
-        // A port that an older version chose stays where it was, over restarts, and one chosen by this version, too.
+        // A port chosen by an older version stays on its address over restarts, and so does one chosen by this version.
         let old = r#"[{"id":"old","name":"old","ports":{"9000":16500}}]"#;
         fs::write(&file, old).unwrap();
         for _ in 0..2 {
@@ -470,7 +471,7 @@ mod tests {
     #[test]
     fn a_host_without_the_address_is_told_how_to_get_it() {
         let error = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let address = SocketAddrV4::new(APART, 16_384);
+        let address = SocketAddrV4::new(CHOSEN_ADDRESS, 16_384);
         let why = refusal(address, &error, &[]).to_string();
         for part in [
             "no address 127.0.0.2",
@@ -497,7 +498,7 @@ mod tests {
             assert!(refused.contains(part), "{refused}");
         }
         drop(held);
-        // A refusal takes nothing away from what it had before.
+        // A refusal does not change what was recorded.
         let (before, _) = bind(&ports, "c", &[ONE]).unwrap();
         let held = bind_to(Ipv4Addr::LOCALHOST, chosen[0]);
         assert!(bind(&ports, "c", &[given]).is_err());
@@ -520,7 +521,7 @@ mod tests {
             (0..count).map(row).collect::<Vec<_>>()
         };
         let ports = Ports::new(file.clone());
-        // A file that is none is as good as nothing.
+        // An invalid file counts as empty.
         bind(&ports, "a", &[ONE]).unwrap();
         assert_eq!(ports.0.read().len(), 1);
         let most = u16::try_from(MAX_SERVERS).unwrap();

@@ -1,33 +1,32 @@
-//! Instances that are child processes, spoken to over their standard streams.
+//! Instances as child processes, with pipes as their standard streams.
 //!
-//! [`Spawner`] → [`Instance`] (two pipes and a [`Handle`]) → [`Exit`]. As a [`Runtime`](crate::Runtime) the spawner runs
-//! servers on the host itself.
+//! [`Spawner`] → [`Instance`] (two pipes and a [`Handle`]) → [`Exit`]. As a [`Runtime`](crate::Runtime), the spawner
+//! runs servers on the host itself.
 //!
 //! # What a child gets
 //!
-//! - A cleared environment: the few variables without which programs do not run at all (see
-//!   `environment`), its own, and the marker `TOOLWHARF_INSTANCE=<run>:<serial>:<label>`.
-//! - Pipes as its three standard streams, and no other descriptor of the host's.
-//! - A session of its own, hence a process group of its own and no terminal: a program that
-//!   wants to ask for a password fails at once, it does not stop for ever.
-//! - `SIGKILL` when the host dies.
+//! - A cleared environment with the few variables that most programs need (see `environment`), those of its launch, and
+//!   the marker `TOOLWHARF_INSTANCE=<run>:<serial>:<label>`.
+//! - Pipes as its three standard streams, and no other descriptors of the host.
+//! - A new session, and therefore a new process group and no terminal. A program that tries to ask for a password fails
+//!   immediately instead of waiting forever.
+//! - `SIGKILL` when the host process dies.
 //!
 //! # Invariants
 //!
-//! - Every child is reaped, and by then all that it started is dead: the process group, the
-//!   session, and whatever carries its marker.
-//! - The leader of a group is reaped last, so that the group's number is pinned for as long as
-//!   signals are sent to it.
-//! - When the last [`Handle`] is dropped, the instance is killed.
-//! - Children are forked by one thread which lasts as long as any of them: the kernel ties
-//!   "kill it when its parent dies" to the *thread* that forked it.
-//! - The memory that a child's output can take is bounded; a child that writes to stderr
-//!   faster than it is kept loses the oldest lines, it is not slowed down.
+//! - Every child is reaped. By then, everything that it started is dead: the process group, the session, and all
+//!   processes with its marker.
+//! - The leader of a group is reaped last, so that the group id cannot be reused while signals are sent to it.
+//! - Dropping the last [`Handle`] kills the instance.
+//! - One thread forks all children and outlives them: the kernel ties "kill it when its parent dies" to the *thread*
+//!   that forked it.
+//! - The memory for a child's output is bounded. A child that writes to stderr faster than it is read loses the oldest
+//!   lines, but is not slowed down.
 //!
 //! # Deliberately absent
 //!
-//! Restarts, health, framing, sandboxing. A sandbox wraps `program` and `args` and gives a
-//! `Cage`; the rest holds for it unchanged.
+//! Restarts, health checks, framing, sandboxing. A sandbox wraps `program` and `args` and provides a `Cage`; everything
+//! else stays the same.
 
 mod cage;
 mod environment;
@@ -51,7 +50,7 @@ pub use crate::handle::{Exit, Handle};
 pub use crate::sentinel::SentinelCommand;
 pub use crate::stderr::{Lines, Missed};
 
-/// Writes to the instance's standard input. Dropping it closes that.
+/// Writes to the instance's standard input. Dropping it closes the input.
 pub type Stdin = pipe::Sender;
 /// Reads the instance's standard output.
 pub type Stdout = pipe::Receiver;

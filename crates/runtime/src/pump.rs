@@ -1,4 +1,4 @@
-//! Bytes from one stream to another and back.
+//! Copies bytes between two streams in both directions.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// A connection on which nothing moves in either direction for this long is over.
-const IDLE: Duration = Duration::from_secs(15 * 60);
-const BUFFER: usize = 16 << 10;
+/// A connection without traffic in either direction for this long is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+const BUFFER_BYTES: usize = 16 << 10;
 
-/// Copies both ways until both are at their end, one of them fails, or nothing moves any more.
+/// Copies in both directions until both ends are reached, one of them fails, or the connection is idle for too long.
 pub(crate) async fn pump(mut left: TcpStream, right: impl AsyncRead + AsyncWrite) {
     let (left_reads, left_writes) = left.split();
     let (right_reads, right_writes) = tokio::io::split(right);
@@ -28,7 +28,7 @@ async fn copy(
     mut to: impl AsyncWrite + Unpin,
     idle: &Idle,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let count = idle.read(&mut from, &mut buffer).await?;
         if count == 0 {
@@ -38,10 +38,10 @@ async fn copy(
     }
 }
 
-/// When something last moved on a connection, in either direction.
+/// The time of the last traffic on a connection, in either direction.
 pub(crate) struct Idle {
     begun: Instant,
-    /// Milliseconds after that.
+    /// Milliseconds since `begun`.
     moved: AtomicU64,
 }
 
@@ -55,31 +55,31 @@ impl Default for Idle {
 }
 
 impl Idle {
-    /// Reads what there is; fails when nothing has moved for too long.
+    /// Reads available data. Fails when the connection has been idle for too long.
     pub(crate) async fn read(
         &self,
         from: &mut (impl AsyncRead + Unpin),
         buffer: &mut [u8],
     ) -> io::Result<usize> {
         loop {
-            if let Ok(count) = timeout(IDLE, from.read(buffer)).await {
+            if let Ok(count) = timeout(IDLE_TIMEOUT, from.read(buffer)).await {
                 let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
                 self.moved.store(now, Ordering::Relaxed);
                 return count;
             }
             let last = Duration::from_millis(self.moved.load(Ordering::Relaxed));
-            if self.begun.elapsed().saturating_sub(last) >= IDLE {
+            if self.begun.elapsed().saturating_sub(last) >= IDLE_TIMEOUT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
     }
 
-    /// Writes all of it; fails when that takes too long.
+    /// Writes all data. Fails when that takes too long.
     pub(crate) async fn write(
         &self,
         to: &mut (impl AsyncWrite + Unpin),
         bytes: &[u8],
     ) -> io::Result<()> {
-        timeout(IDLE, to.write_all(bytes)).await?
+        timeout(IDLE_TIMEOUT, to.write_all(bytes)).await?
     }
 }

@@ -1,7 +1,7 @@
-//! The other end of a [`Handle`] for an instance that is run by somebody else, in whatever way.
+//! The counterpart of a [`Handle`] for an instance that other code runs, in any way.
 //!
-//! Deliberately absent: a deadline. An instance that does not end when it is killed is that of a runtime that does not
-//! answer: its handle waits.
+//! Deliberately absent: a deadline. If an instance does not end after it is killed, its runtime does not respond, and
+//! its handle waits.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use crate::{
     ladder::{Ladder, Step},
 };
 
-/// Hears what is asked of an instance, and says what becomes of it. Dropped, the instance has come to an unknown end.
+/// Receives stop requests for an instance and reports its exit. If dropped, the exit is unknown.
 pub struct Remote {
     shared: Arc<ProcessState>,
     ladder: Ladder,
     exit: watch::Sender<Option<Exit>>,
 }
 
-/// What is asked of an instance.
+/// A stop request for an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `SIGTERM`: to end, within the grace.
+    /// `SIGTERM`: exit within the grace period.
     Terminate,
     /// `SIGKILL`.
     Kill,
 }
 
 impl Remote {
-    /// A running instance, and the handle for its owner.
+    /// Returns a running instance and the handle for its owner.
     #[must_use]
     pub fn new(label: impl Into<String>) -> (Handle, Self) {
         let (exit, exited) = watch::channel(None);
@@ -42,7 +42,7 @@ impl Remote {
         (Handle::new(shared), remote)
     }
 
-    /// The next thing that is asked of it, when its time has come: at most one of each.
+    /// Waits for the next request that is due. Each kind is returned at most once.
     ///
     /// # Cancel safety
     /// No request is lost.
@@ -61,7 +61,7 @@ impl Remote {
         self.shared.log.push(line.into());
     }
 
-    /// It has ended like this.
+    /// Reports its exit.
     pub fn ended(self, exit: Exit) {
         self.shared.log.close();
         self.exit.send_replace(Some(exit));
@@ -91,7 +91,7 @@ mod tests {
             let asked = tokio::time::Instant::now();
             assert_eq!(remote.requested().await, Request::Kill);
             assert_eq!(asked.elapsed(), grace);
-            // Nothing more is asked, however long it takes.
+            // No further request, however long it takes.
             let more = tokio::time::timeout(10 * grace, remote.requested()).await;
             assert!(more.is_err(), "{more:?}");
             remote.ended(Exit {

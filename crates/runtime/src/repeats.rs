@@ -1,7 +1,7 @@
-//! How often something happened that would otherwise fill the log.
+//! Limits repeated log lines.
 //!
-//! What others can cause as often as they like (a host that is refused, a call to a server that is down) is logged once per
-//! second and cause, with a count. The count of the last second comes with the next line of that cause.
+//! Events that others can cause without limit (a refused host, a call to a server that is down) are logged once per
+//! second and cause, with a count. The count of the last second is in the next line about that cause.
 
 use std::{
     collections::HashMap,
@@ -13,15 +13,15 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The least time between two lines about one cause.
-const PERIOD: Duration = Duration::from_secs(1);
-/// Causes that are told apart at a time; all further ones count as one.
+/// Minimum interval between two lines about one cause.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Limit for causes that are counted separately. All others are counted together.
 const MAX_CAUSES: usize = 16;
 
-/// Counts what happens again and again.
+/// Counts repeated events.
 #[derive(Debug, Default)]
 pub struct Repeats {
-    /// By the hash of the cause; `None` is all that are one too many.
+    /// By the hash of the cause. `None` stands for all causes beyond the limit.
     causes: Mutex<HashMap<Option<u64>, Cause>>,
 }
 
@@ -31,11 +31,11 @@ struct Cause {
     untold: u64,
 }
 
-/// How often it happened since the last line about it, this time included.
+/// Number of occurrences since the last line about it, including this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times(pub u64);
 
-/// What follows the line: nothing if it happened once.
+/// The suffix of the line. Empty if it happened once.
 impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -46,7 +46,7 @@ impl fmt::Display for Times {
 }
 
 impl Repeats {
-    /// Counts one more; `Some` if it is worth a line.
+    /// Counts an occurrence. `Some` if it should be logged.
     pub fn count(&self, cause: &(impl Hash + ?Sized)) -> Option<Times> {
         let mut hasher = DefaultHasher::new();
         cause.hash(&mut hasher);
@@ -56,7 +56,7 @@ impl Repeats {
         if !causes.contains_key(&key) && causes.len() >= MAX_CAUSES {
             let mut forgotten = 0;
             causes.retain(|key, cause| {
-                let stays = key.is_none() || now - cause.told < PERIOD;
+                let stays = key.is_none() || now - cause.told < LOG_INTERVAL;
                 forgotten += if stays { 0 } else { cause.untold };
                 stays
             });
@@ -72,7 +72,7 @@ impl Repeats {
             }
         }
         match causes.get_mut(&key) {
-            Some(cause) if now - cause.told < PERIOD => {
+            Some(cause) if now - cause.told < LOG_INTERVAL => {
                 cause.untold += 1;
                 None
             }
@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(repeats.count("a"), None);
         }
         assert_eq!(repeats.count("b"), Some(Times(1)));
-        tokio::time::advance(PERIOD).await;
+        tokio::time::advance(LOG_INTERVAL).await;
         assert_eq!(repeats.count("a"), Some(Times(1001)));
         assert_eq!(repeats.count("a"), None);
         assert_eq!(
@@ -122,8 +122,8 @@ mod tests {
             told.map(|Times(times)| times).sum::<u64>()
         };
         assert_eq!(lines(0), 17);
-        tokio::time::advance(PERIOD).await;
-        // Those of the second before are forgotten, save the count of what had no line.
+        tokio::time::advance(LOG_INTERVAL).await;
+        // The causes of the previous second are forgotten, except the count of those that were not logged.
         assert_eq!(lines(1000), 15 + 984);
         assert!(repeats.causes.lock().len() <= MAX_CAUSES + 1);
     }

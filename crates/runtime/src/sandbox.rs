@@ -1,52 +1,48 @@
-//! Servers as sandboxed processes: [`Provider::Process`], with bubblewrap and control groups.
+//! Sandboxed server processes: [`Provider::Process`], with bubblewrap and control groups.
 //!
-//! [`Bubblewrap`] is a [`Runtime`] that needs nothing but a kernel and bubblewrap.
+//! [`Bubblewrap`] is a [`Runtime`] that needs only a kernel and bubblewrap.
 //!
 //! # What a server gets
 //!
-//! - Namespaces of its own: mounts, processes, IPC, host name, control groups, and network unless that
-//!   is open. As root of the host it runs as a user that nobody else is, one for each server;
-//!   otherwise in a user namespace, as the user that runs this. In both cases without capabilities,
-//!   and with no way to gain any.
-//! - The files that `view` lists.
-//! - If its command is `npx` or `uvx`: the package that it names, installed beforehand and pinned (`packages`).
-//! - Control groups with its limits of processors, memory and processes. It is in them before its
-//!   first instruction. The two processes of bubblewrap count to its memory, which is less than a
-//!   MiB, and not to its processes.
-//! - An environment with nothing but the launch's own, `PATH`, `HOME`, `LANG`, the marker, and the
-//!   variables of its proxy if it has one.
+//! - Its own mount, process, IPC, UTS and control group namespaces, and a network namespace unless the network is open.
+//!   If this process is root on the host, the server runs as a user that is used for this server only. Otherwise it
+//!   runs in a user namespace, as the user of this process. In both cases it has no capabilities and cannot gain any.
+//! - The files listed in `view`.
+//! - If its command is `npx` or `uvx`: the named package, pinned and installed beforehand (`packages`).
+//! - Control groups with its processor, memory and process limits. It joins them before its first instruction. The two
+//!   bubblewrap processes count towards its memory limit (less than 1 MiB), but not towards its process limit.
+//! - An environment with only the variables of the launch, `PATH`, `HOME`, `LANG`, the marker, and the proxy variables
+//!   if it has a proxy.
 //!
-//! # The disk limit
+//! - A system call filter (`seccomp`).
+//! - Control groups with its processor, memory and process limits. It joins them before its first instruction. The two
 //!
-//! `limits.disk` is for everything that it can write to. With volumes, and where file systems can be
-//! made (see `volume`), volumes and `/tmp` are on one file system of that size, less what `/run` and
-//! `/dev/shm` may take. Without volumes all scratch is in memory: it counts to `limits.memory` too,
-//! so it is limited to half of that, should that be less than `limits.disk`. Where no file system can
-//! be made, volumes are not limited, and the instance says so.
+//! `limits.disk` bounds everything the server can write to. If it has volumes and file systems can be created (see
+//! `volume`), volumes and `/tmp` share one file system of that size, less what `/run` and `/dev/shm` may use. Without
+//! volumes, all scratch space is in memory. It then counts towards `limits.memory` as well, so it is limited to
+//! `limits.disk` or half of `limits.memory`, whichever is smaller. If no file system can be created, volumes are not
+//! limited, and the instance reports that.
 //!
 //! # The network
 //!
-//! - [`Network::None`]: a namespace with a loopback device.
-//! - [`Network::Allow`]: the same, and an HTTP proxy at an address on that loopback, which the server
-//!   finds in `HTTP_PROXY` and the like (`egress`). That variables are heeded is up to the program;
-//!   that there is no other way out is not.
-//! - [`Network::Open`]: the host's own, services on its loopback and abstract sockets included.
+//! - [`Network::None`]: a network namespace with only a loopback device.
+//! - [`Network::Allow`]: the same, plus an HTTP proxy (`egress`) on that loopback device. The server finds its address
+//!   in `HTTP_PROXY` and similar variables. A program that ignores these variables has no network.
+//! - [`Network::Open`]: the host's network, including services on its loopback and abstract sockets.
 //!
 //! # Invariants
 //!
-//! - Nothing of the server runs before what it is to be confined by was read back from the kernel.
-//!   Isolation that is not there is an error always, a limit that does not hold is one if
-//!   `strict`.
-//! - Neither arguments nor variables of a server reach a program that runs outside of the sandbox; save names and
-//!   versions of packages, which npm and uv get.
-//! - When an instance has ended, its processes, groups, mounts and listeners are gone. When this
-//!   process was killed, the processes are; [`Runtime::sweep`] removes the rest.
+//! - No server code runs before the isolation has been read back from the kernel. Missing isolation is always an error.
+//!   A limit that is not enforced is an error if `strict` is set.
+//! - A server's arguments and variables never reach a program that runs outside the sandbox. Exception: package names
+//!   and versions, which npm and uv get.
+//! - After an instance has ended, its processes, groups, mounts and listeners are gone. If this process is killed, the
+//!   server processes are still killed; [`Runtime::sweep`] removes the rest.
 //!
 //! # Deliberately absent
 //!
-//! A kernel of its own, filters of system calls (the keyrings of this process's session are one
-//! thing that they would hide), devices. What a wrapper leaves behind when it ends is
-//! killed at once: a process namespace ends with its first process.
+//! A separate kernel and devices. Also absent: processes that outlive their wrapper. A process namespace ends with its
+//! first process, so whatever a wrapper leaves behind is killed immediately.
 
 mod bomb;
 mod cell;
@@ -97,36 +93,36 @@ pub use self::confine::Bounds;
 pub use self::shim::shim_main;
 pub use self::view::Own;
 
-/// From the start of bubblewrap to the start of the server.
-const START: Duration = Duration::from_secs(30);
-/// How long what failed to start may take to be gone.
-const GONE: Duration = Duration::from_secs(6);
+/// Deadline from the start of bubblewrap to the start of the server.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Deadline for the processes of a failed start to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What a [`Bubblewrap`] is told once.
+/// Settings of a [`Bubblewrap`], fixed at its creation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For volumes. It is made if it is not there, for this user alone.
+    /// Directory for volumes. It is created if missing, accessible to this user only.
     pub dir: PathBuf,
-    /// What tells this installation from others on the same host: `[a-z0-9]`, 64 bytes at most. The
-    /// same for every run.
+    /// Tells this installation from others on the same host: `[a-z0-9]`, at most 64 bytes. Must be the same for every
+    /// run.
     pub install: String,
     pub ports: Ports,
-    /// What no server sees, whatever is shown around it.
+    /// Files that no server sees, whatever is shown around them.
     pub own: Own,
-    /// Leads to [`shim_main`], which gets the arguments that follow these.
+    /// Runs [`shim_main`] with the arguments that follow these.
     pub shim: SentinelCommand,
 }
 
-/// Runs servers as sandboxed processes. Clones are the same.
+/// Runs servers as sandboxed processes. Cheap to clone; clones share state.
 #[derive(Clone)]
 pub struct Bubblewrap(Arc<Inner>);
 
 struct Inner {
     spawner: Spawner,
     options: Options,
-    /// As root of the host: without a user namespace.
+    /// True if this process is root on the host. Then no user namespace is used.
     privileged: bool,
-    /// What control groups of this run are named by.
+    /// Part of the names of this run's control groups.
     run: String,
     serial: AtomicU64,
     tree: OnceLock<Tree>,
@@ -139,7 +135,7 @@ impl Bubblewrap {
     #[must_use]
     pub fn new(spawner: Spawner, packages: Arc<Packages>, options: Options) -> Self {
         let privileged = rustix::process::geteuid().is_root();
-        // A run's own id is random; its beginning tells runs apart well enough.
+        // A run id is random; its first 12 characters are enough to tell runs apart.
         let run = spawner.run_id().chars().take(12).collect();
         let volumes = Volumes::new(options.dir.clone(), privileged);
         Self(Arc::new(Inner {
@@ -155,7 +151,7 @@ impl Bubblewrap {
         }))
     }
 
-    /// Runs what blocks.
+    /// Runs `work` on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -231,7 +227,7 @@ impl Bubblewrap {
             .await
             .map_err(spawn)?;
         let until_ready = async {
-            let ready = match timeout(START, channel.order(&order)).await {
+            let ready = match timeout(START_TIMEOUT, channel.order(&order)).await {
                 Ok(Ok(Ok(ready))) => ready,
                 Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
                 Ok(Err(_)) => return Err(self.explain(&child).await),
@@ -245,7 +241,7 @@ impl Bubblewrap {
             enforced.extend(row);
             judge(&enforced, sandbox.strict)?;
             let ports = connect(ready, confined, allowed, listeners, &cell)?;
-            match timeout(START, channel.go()).await {
+            match timeout(START_TIMEOUT, channel.go()).await {
                 Ok(Ok(Ok(()))) => Ok((enforced, ports, plan.files)),
                 Ok(Ok(Err(why))) => Err(Error::Refused {
                     field: "command",
@@ -284,13 +280,13 @@ impl Bubblewrap {
             }
             Err(error) => {
                 child.handle.kill_now();
-                let _ = timeout(GONE, child.handle.exited()).await;
+                let _ = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
                 Err(error)
             }
         }
     }
 
-    /// Seals the mounts of a sandbox, and says what only its process can tell.
+    /// Seals the mounts of a sandbox and reads its isolation back from the kernel.
     async fn checked(
         &self,
         pid: Pid,
@@ -323,7 +319,7 @@ impl Bubblewrap {
             let expected = |row: &&Enforced| match row.what {
                 "kernel" => false,
                 "network" => sandbox.network != Network::Open,
-                "system calls" => seccomp::KNOWN,
+                "system calls" => seccomp::IS_SUPPORTED,
                 _ => true,
             };
             match rows.iter().filter(expected).find(|row| !row.holds) {
@@ -337,16 +333,16 @@ impl Bubblewrap {
         .await
     }
 
-    /// Why bubblewrap ended before there was a shim.
+    /// Returns an error that says why bubblewrap exited before the shim started.
     async fn explain(&self, child: &process::Instance) -> Error {
-        let exit = timeout(GONE, child.handle.exited()).await;
+        let exit = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
         let tail = child.handle.stderr_tail();
         let tail = tail.trim().replace('\n', "; ");
         let exit = exit.map_or_else(|_| "still running".to_owned(), |exit| exit.to_string());
         if exit.contains("out of memory") {
             return Error::Refused {
                 field: "limits.memory",
-                why: "it is not enough for the sandbox to start".to_owned(),
+                why: "too low: the sandbox ran out of memory while it started".to_owned(),
             };
         }
         Error::Failed(format!("the sandbox did not start ({exit}): {tail}"))
@@ -407,7 +403,7 @@ impl Inner {
             None => false,
         };
         let gone = self.tree().sweep(stale);
-        // A mount without a group: of a run whose processes were killed, and whose groups went.
+        // A mount without a group is left from a run whose processes were killed and whose groups were already removed.
         let mounts = self.volumes.sweep();
         self.shims_remove();
         self.packages.sweep();
@@ -450,10 +446,11 @@ impl fmt::Debug for Bubblewrap {
     }
 }
 
-/// Which files a server would see, without starting it. `None`: it is not a command in a sandbox, or one of a package.
+/// The files that a server would see, without starting it. `None` if `launch` is not a sandboxed command, or is a
+/// package.
 ///
 /// # Errors
-/// [`Error::Refused`]: it would not start.
+/// [`Error::Refused`]: the server would not start.
 pub fn preview(launch: &Launch, own: &Own) -> Result<Option<VisibleFiles>, Error> {
     let (Some(sandbox), Program::Command { program, .. }) = (launch.sandbox(), &launch.program)
     else {
@@ -476,9 +473,10 @@ pub fn preview(launch: &Launch, own: &Own) -> Result<Option<VisibleFiles>, Error
     Ok(Some(plan.files))
 }
 
-/// The process that is to become the server.
+/// Finds and records the process that will become the server.
 fn found(ready: &Ready, group: &Group, cell: &Cell) -> Result<Pid, Error> {
-    let unknown = || Error::Failed("the kernel does not tell who is in the sandbox".to_owned());
+    let unknown =
+        || Error::Failed("the kernel did not report the process in the sandbox".to_owned());
     let pid = ready.pid.ok_or_else(unknown)?;
     cell.found(pid)
         .map_err(failed("the process in the sandbox is gone"))?;
@@ -490,7 +488,7 @@ fn found(ready: &Ready, group: &Group, cell: &Cell) -> Result<Pid, Error> {
     Ok(pid)
 }
 
-/// Paths inside that are the server's to write: its volumes and mounts.
+/// Paths inside that the server may write to: its volumes and writable mounts.
 fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
     let volumes = sandbox.volumes.iter();
     let mounts = sandbox.mounts.iter().filter(|mount| !mount.read_only);
@@ -499,7 +497,7 @@ fn writable(sandbox: &Sandbox) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Starts what serves the sockets that came from inside; where ports are reached.
+/// Starts the tasks that serve the sockets made inside. Returns the addresses on which its ports can be reached.
 fn connect(
     ready: Ready,
     unit: Confined<'_>,
@@ -528,14 +526,14 @@ fn connect(
         let forward = forward.map_err(failed("cannot speak to the helper"))?;
         cell.own(own_task(forward.run()));
     }
-    // With an open network they are the server's own from here on.
+    // With an open network, the server binds these ports itself from here on.
     Ok(addresses)
 }
 
 fn own_task(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     #[expect(
         clippy::disallowed_methods,
-        reason = "the handle that aborts it on drop is its owner's"
+        reason = "the returned handle owns the task and aborts it on drop"
     )]
     AbortOnDropHandle::new(tokio::spawn(task))
 }
@@ -547,7 +545,7 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
 fn late(what: &'static str) -> Error {
     Error::Timeout {
         what,
-        within: START,
+        within: START_TIMEOUT,
     }
 }
 

@@ -1,11 +1,11 @@
-//! Where programs of this host are.
+//! Finds programs on this host.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where the system has its programs.
+/// Folders with system programs.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The `PATH` of this process.

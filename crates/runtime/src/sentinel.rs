@@ -1,39 +1,36 @@
-//! The process that outlives this one by a moment, to see that nothing else does.
+//! The helper process that briefly outlives this one and kills everything else that does.
 //!
-//! A sentinel is the host's own binary, started again with an argument that only the host
-//! knows; the binary then calls [`main`] and does nothing else. The two hold the ends of a
-//! socket. As long as the host lives the sentinel only keeps the list of leaders; when the
-//! socket ends, however the host ended, it kills what is on the list, then whatever carries the
-//! run's marker, and exits.
+//! A sentinel is the host's own binary, started again with an argument known only to the host. The binary then calls
+//! [`main`] and does nothing else. Host and sentinel are connected by a socket. While the host lives, the sentinel only
+//! keeps the list of leaders. When the socket ends, however the host ended, it kills the processes on the list, then
+//! all processes with the run's marker, and exits.
 //!
 //! # Protocol
 //!
-//! Lines. The host first says `=RUN` (the run's id), the sentinel answers `ready`. From then on
-//! `+PID` adds a leader and `-PID` removes one. A leader's number is that of its session and of
-//! its process group. `*PID TICK` adds a guest, the first process of a container, and `/PID` removes one: it is the child of
-//! somebody else, so it is killed only while its process started at that tick of the clock. `!NANOS` is a deadline on the monotonic clock: unless the host says another one
-//! before, all leaders are killed then, and those that it adds later as well; `!0` lifts it. So a host
-//! that is stopped keeps nothing running that another one is about to start.
+//! Lines of text. First the host sends `=RUN` (the run's id), and the sentinel answers `ready`. Then:
+//!
+//! - `+PID` adds a leader, `-PID` removes one. A leader's process id is also the id of its session and process group.
+//! - `*PID TICK` adds a guest, the first process of a container; `/PID` removes one. It is not a child of the host, so
+//!   it is killed only if the process with this id started at that clock tick.
+//! - `!NANOS` sets a deadline on the monotonic clock. Unless the host changes it before, all leaders are then killed,
+//!   including those added later; `!0` removes it. So a suspended host keeps nothing running that another host is about
+//!   to start.
 //!
 //! # Invariants
 //!
-//! - **No child runs before it is on the list.** It says `+PID` itself, between `fork` and
-//!   `exec`. Until its `exec` it also holds a copy of the host's end of the socket, so the
-//!   sentinel cannot see the end before it has seen that line: there is no window, whenever the
-//!   host dies.
-//! - **A leader is taken off the list before it is reaped**, so while the host lives, every number on
-//!   the list is pinned by its process, dead or alive. After the host's death a number could
-//!   be reused: it is honoured only while its process started at the same tick as the one that
-//!   was listed, or while no process has it (then any others in its session are what
-//!   it left behind, since a number in use as a session is not given out again).
-//! - It has a session of its own, an empty environment, `/` as its directory and no terminal:
-//!   nothing that is aimed at the host hits it, not even the sweep of another host that this
-//!   one was started by.
+//! - **No child runs before it is on the list.** It sends `+PID` itself, between `fork` and `exec`. Until its `exec` it
+//!   also holds a copy of the host's end of the socket, so the sentinel cannot see the end of the socket before it has
+//!   seen that line. This leaves no gap, whenever the host dies.
+//! - **A leader is removed from the list before it is reaped.** So while the host lives, no process id on the list can
+//!   be reused, dead or alive. After the host's death, an id could be reused. It is used only if its process started at
+//!   the same tick as the listed one, or if no process has it. In the latter case, other processes in its session are
+//!   what it left behind, since an id in use as a session id is not assigned again.
+//! - The sentinel has its own session, an empty environment, `/` as its directory and no terminal. So nothing aimed at
+//!   the host affects it, not even the sweep of another host that started this one.
 //!
 //! # Deliberately absent
 //!
-//! Logs and configuration. When a sentinel dies the host starts another and tells it the list;
-//! see `Link`.
+//! Logs and configuration. When a sentinel dies, the host starts another and sends it the list; see `Link`.
 
 mod link;
 
@@ -59,13 +56,13 @@ use crate::lineage::{Lineage, Stat, parse_pid};
 pub use self::link::Error;
 pub(crate) use self::link::{Link, announce};
 
-/// How long the sweep goes on while it still finds something.
-const SWEEP: Duration = Duration::from_secs(2);
-const SWEEP_PAUSE: Duration = Duration::from_millis(10);
-/// A failed `exec` leaves its line behind, so the list is pruned when it has grown to this.
+/// Limit for the sweep, which continues while it still finds processes.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(2);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+/// The list is pruned when it has this many entries, because a failed `exec` leaves its line behind.
 const PRUNE_AT: usize = 64;
 
-/// How to start a sentinel.
+/// The command that starts a sentinel.
 #[derive(Clone, Debug)]
 pub struct SentinelCommand {
     /// An absolute path.
@@ -74,7 +71,7 @@ pub struct SentinelCommand {
 }
 
 impl SentinelCommand {
-    /// The binary that is running now, even if its file has been replaced since.
+    /// The running binary, even if its file has been replaced.
     pub fn this_binary(args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             program: PathBuf::from("/proc/self/exe"),
@@ -83,10 +80,10 @@ impl SentinelCommand {
     }
 }
 
-/// Is the sentinel, until the host is gone and all that it started with it.
+/// The sentinel's main function. Returns when the host and everything that it started are gone.
 ///
-/// Needs the socket as its standard input, as [`crate::process::Spawner`] gives it; started by
-/// hand it fails at once. Not to be called from an async runtime.
+/// Needs the socket as standard input, as provided by [`crate::process::Spawner`]; fails immediately if started by
+/// hand. Must not be called from an async runtime.
 #[must_use]
 pub fn main() -> ExitCode {
     match run() {
@@ -99,9 +96,9 @@ pub fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<()> {
-    // Fails for the leader of a group, which has been given a life of its own already.
+    // Fails for the leader of a process group, which already has its own session.
     let _ = rustix::process::setsid();
-    // What `ps` shows; else it would be `exe`.
+    // The name shown by `ps`, which would otherwise be `exe`.
     let _ = fs::write("/proc/self/comm", "wharf-sentinel");
     let _deaf = Deaf::new()?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -114,7 +111,7 @@ fn run() -> io::Result<()> {
         Some((b'=', run)) if !run.is_empty() => String::from_utf8_lossy(run).into_owned(),
         _ => return Err(io::Error::other("only a host starts a sentinel")),
     };
-    // The host may be dead already; its list is to be read all the same.
+    // The host may be dead already, but its list must still be read.
     let answered = socket.write_all(b"ready\n");
     if answered
         .as_ref()
@@ -143,9 +140,9 @@ struct Host {
 
 enum Heard {
     Line(Vec<u8>),
-    /// Not until then.
+    /// Nothing before the deadline.
     Nothing,
-    /// The host is not there any more. An error means the same.
+    /// The host is gone. An error means the same.
     Gone,
 }
 
@@ -155,7 +152,8 @@ impl Host {
         Self { socket, read }
     }
 
-    /// The next line. `until`: nanoseconds of the monotonic clock; what was said before then is heard.
+    /// Returns the next line. `until`: nanoseconds of the monotonic clock. Lines sent before that time are still
+    /// returned.
     fn line(&mut self, until: Option<u64>) -> Heard {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -186,7 +184,7 @@ impl Host {
     }
 }
 
-/// The monotonic clock, which all processes of a host share, in nanoseconds.
+/// The monotonic clock in nanoseconds, which is the same for all processes of a host.
 #[must_use]
 pub fn monotonic_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -194,7 +192,7 @@ pub fn monotonic_nanos() -> u64 {
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
 
-/// Signals that end a process by default are received and ignored.
+/// Ignores the signals that end a process by default.
 struct Deaf {
     _runtime: tokio::runtime::Runtime,
     _listeners: Vec<Listener>,
@@ -205,8 +203,8 @@ impl Deaf {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
-        // A handler that does nothing is the one way to ignore a signal without unsafe code;
-        // nobody has to poll the listeners for that.
+        // Without unsafe code, a signal can only be ignored by a handler that does nothing. The listeners need not be
+        // polled for that.
         let _guard = runtime.enter();
         let listeners = [
             SignalKind::alarm(),
@@ -229,16 +227,16 @@ impl Deaf {
     }
 }
 
-/// The leaders, each with the tick at which it started.
+/// The list of leaders, each with its start tick.
 #[derive(Debug, Default)]
 struct List {
     leaders: BTreeMap<i32, Option<u64>>,
-    /// Each with the tick at which it started.
+    /// Guests, each with its start tick.
     guests: BTreeMap<i32, u64>,
     prune_at: usize,
     /// In nanoseconds of the monotonic clock.
     deadline: Option<u64>,
-    /// It has passed, and there is no other one yet.
+    /// True if the deadline has passed and no new one was set.
     lapsed: bool,
 }
 
@@ -288,14 +286,14 @@ impl List {
         }
     }
 
-    /// Kills all of them, for the host did not say in time that it may go on.
+    /// Kills everything, because the host did not extend the deadline in time.
     fn lapse(&mut self, run: &str) {
         self.deadline = None;
         self.lapsed = true;
         self.kill(run);
     }
 
-    /// While the host lives, a leader that is not there at all never got as far as its `exec`.
+    /// Removes leaders without a process. While the host lives, these never reached their `exec`.
     fn prune(&mut self) {
         if self.leaders.len() < self.prune_at.max(PRUNE_AT) {
             return;
@@ -307,7 +305,7 @@ impl List {
         self.prune_at = 2 * self.leaders.len();
     }
 
-    /// The leaders whose numbers still mean what they meant.
+    /// Returns the leaders whose process ids still belong to them.
     fn valid(&self) -> Vec<Pid> {
         self.leaders
             .iter()
@@ -331,17 +329,17 @@ impl List {
 
     fn kill(&mut self, run: &str) {
         self.kill_guests();
-        // First the groups, each at one stroke: members cannot fork out of that.
+        // First the process groups, each with one signal: members cannot escape it by forking.
         for leader in self.valid() {
             let _ = kill_process_group(leader, Signal::KILL);
         }
-        let deadline = Instant::now() + SWEEP;
+        let deadline = Instant::now() + SWEEP_TIMEOUT;
         loop {
             let found = Lineage::run(self.valid(), run).kill();
             if found.nothing() || Instant::now() >= deadline {
                 return;
             }
-            std::thread::sleep(SWEEP_PAUSE);
+            std::thread::sleep(SWEEP_INTERVAL);
         }
     }
 }
@@ -394,11 +392,11 @@ mod tests {
         assert!(list.guests.is_empty());
         list.apply(format!("*{} {}", pid.as_raw_pid(), started + 1).as_bytes());
         list.kill_guests();
-        assert!(child.try_wait().unwrap().is_none(), "it is somebody else");
+        assert!(child.try_wait().unwrap().is_none(), "it is another process");
         list.apply(format!("*{} {started}", pid.as_raw_pid()).as_bytes());
         list.apply(format!("/{}", pid.as_raw_pid()).as_bytes());
         list.kill_guests();
-        assert!(child.try_wait().unwrap().is_none(), "it was taken off");
+        assert!(child.try_wait().unwrap().is_none(), "it was removed");
         list.apply(format!("*{} {started}", pid.as_raw_pid()).as_bytes());
         list.kill_guests();
         assert!(!child.wait().unwrap().success());
@@ -407,7 +405,7 @@ mod tests {
     #[test]
     fn a_list_of_the_dead_does_not_grow() {
         let mut list = List::default();
-        // Beyond the largest number that Linux can be told to use.
+        // Process ids beyond the largest one that Linux can be configured to use.
         for pid in 0..10_000 {
             list.apply(format!("+{}", 5_000_000 + pid).as_bytes());
         }

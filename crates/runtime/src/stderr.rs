@@ -1,10 +1,9 @@
-//! What an instance says on stderr: the last of it kept, all of it offered.
+//! The stderr of an instance: keeps the end of it, and offers all of it to followers.
 //!
 //! # Invariants
 //!
-//! - A pipe that is read is read to its end, whatever comes; nobody can stop the reading.
-//! - Bounded: `KEPT` bytes and `KEPT_LINES` lines for the tail, `OFFERED` lines for those who
-//!   follow, `LINE` bytes a line.
+//! - A pipe is always read to its end, and nothing can block the reading.
+//! - Bounded: `TAIL_BYTES` bytes and `TAIL_LINES` lines for the tail, `MAX_LAGGING_LINES` lines for followers, `MAX_LINE_BYTES` bytes per line.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,24 +13,24 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-const KEPT: usize = 64 << 10;
-/// Short lines cost more than their bytes.
-const KEPT_LINES: usize = 2048;
-const LINE: usize = 8 << 10;
-const OFFERED: usize = 256;
-const CHUNK: usize = 16 << 10;
-const CUT: &str = " …[cut]";
+const TAIL_BYTES: usize = 64 << 10;
+/// Also limited in lines, because short lines need more memory than their bytes.
+const TAIL_LINES: usize = 2048;
+const MAX_LINE_BYTES: usize = 8 << 10;
+const MAX_LAGGING_LINES: usize = 256;
+const CHUNK_BYTES: usize = 16 << 10;
+const CUT_MARK: &str = " …[cut]";
 
-/// The state behind both ends.
+/// The shared state of writer and readers.
 pub(crate) struct Log(Mutex<State>);
 
 struct State {
     tail: VecDeque<Arc<str>>,
-    /// Of the tail, ends of lines included.
+    /// Bytes in the tail, including line ends.
     bytes: usize,
-    /// `None` while nobody follows: the ring has room for [`OFFERED`] lines from the beginning.
+    /// `None` without followers, because the buffer immediately allocates [`MAX_LAGGING_LINES`] lines.
     followers: Option<broadcast::Sender<Arc<str>>>,
-    /// Whether the instance has ended.
+    /// True after the instance has ended.
     is_closed: bool,
 }
 
@@ -49,14 +48,14 @@ impl Log {
         self.0.lock().text()
     }
 
-    /// The tail, and what comes after it.
+    /// Returns the tail and a reader for later lines.
     pub(crate) fn follow(&self) -> (String, Lines) {
         let mut state = self.0.lock();
         let lines = match state.is_closed {
             false => {
                 let followers = &mut state.followers;
                 followers
-                    .get_or_insert_with(|| broadcast::Sender::new(OFFERED))
+                    .get_or_insert_with(|| broadcast::Sender::new(MAX_LAGGING_LINES))
                     .subscribe()
             }
             true => broadcast::Sender::new(1).subscribe(),
@@ -64,20 +63,20 @@ impl Log {
         (state.text(), Lines(lines))
     }
 
-    /// Followers get what was offered already, then the end.
+    /// Ends the log. Followers still get the lines offered before.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock();
         state.followers = None;
         state.is_closed = true;
     }
 
-    /// Reads until the end or an error, which for a pipe is an end too.
+    /// Reads until the end or an error, which counts as the end of a pipe.
     ///
     /// # Cancel safety
     ///
-    /// What was read is in the log, except for a last line that has not ended yet.
+    /// Everything read is in the log, except an incomplete last line.
     pub(crate) async fn fill(&self, mut pipe: impl AsyncRead + Unpin) {
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         let mut splitter = Splitter::default();
         while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
             splitter.push(&chunk[..count], |line| self.push(line));
@@ -85,7 +84,7 @@ impl Log {
         splitter.finish(|line| self.push(line));
     }
 
-    /// Adds a line that it did not write here.
+    /// Adds a line that the instance did not write.
     pub(crate) fn note(&self, line: &str) {
         let mut splitter = Splitter::default();
         splitter.push(line.as_bytes(), |line| self.push(line));
@@ -96,7 +95,7 @@ impl Log {
         let mut state = self.0.lock();
         state.bytes += line.len() + 1;
         state.tail.push_back(Arc::clone(&line));
-        while state.bytes > KEPT || state.tail.len() > KEPT_LINES {
+        while state.bytes > TAIL_BYTES || state.tail.len() > TAIL_LINES {
             let Some(oldest) = state.tail.pop_front() else {
                 break;
             };
@@ -105,7 +104,7 @@ impl Log {
         if let Some(followers) = &state.followers
             && followers.send(line).is_err()
         {
-            // Nobody follows any more.
+            // No follower is left.
             state.followers = None;
         }
     }
@@ -122,18 +121,17 @@ impl State {
     }
 }
 
-/// The lines that an instance writes to stderr from now on, without their ends.
+/// The stderr lines of an instance from now on, without line ends.
 pub struct Lines(broadcast::Receiver<Arc<str>>);
 
-/// This many lines came faster than they were taken.
+/// Number of lines lost because the reader was too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed(pub u64);
 
 impl Lines {
-    /// The next line, or how many were missed before it, or `None` when the instance has
-    /// ended.
+    /// Returns the next line, or the number of lines missed before it. `None` when the instance has ended.
     ///
-    /// Bytes that are not UTF-8 are replaced; a line longer than 8 KiB is cut.
+    /// Bytes that are not UTF-8 are replaced. A line longer than 8 KiB is cut.
     ///
     /// # Cancel safety
     ///
@@ -147,7 +145,7 @@ impl Lines {
     }
 }
 
-/// Makes lines of chunks.
+/// Splits chunks into lines.
 #[derive(Default)]
 pub(crate) struct Splitter {
     line: Vec<u8>,
@@ -171,7 +169,7 @@ impl Splitter {
     }
 
     fn extend(&mut self, bytes: &[u8]) {
-        let room = LINE - self.line.len();
+        let room = MAX_LINE_BYTES - self.line.len();
         self.cut |= bytes.len() > room;
         self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
@@ -182,7 +180,7 @@ impl Splitter {
         }
         let text = String::from_utf8_lossy(&self.line);
         let text = if self.cut {
-            Arc::from(format!("{text}{CUT}"))
+            Arc::from(format!("{text}{CUT_MARK}"))
         } else {
             Arc::from(text)
         };
@@ -213,10 +211,13 @@ mod tests {
         check(&[b"a\nb\n"], &["a", "b"]);
         check(&[b"a", b"b\r\n", b"\n", b"c"], &["ab", "", "c"]);
         check(&[b"\xff\n"], &["\u{fffd}"]);
-        let long = vec![b'x'; LINE];
-        let whole = "x".repeat(LINE);
+        let long = vec![b'x'; MAX_LINE_BYTES];
+        let whole = "x".repeat(MAX_LINE_BYTES);
         check(&[&long, b"\nz"], &[&whole, "z"]);
-        check(&[&long, b"yyy", b"y\nz"], &[&format!("{whole}{CUT}"), "z"]);
+        check(
+            &[&long, b"yyy", b"y\nz"],
+            &[&format!("{whole}{CUT_MARK}"), "z"],
+        );
     }
 
     #[test]
@@ -225,13 +226,13 @@ mod tests {
         for _ in 0..100_000 {
             log.push("".into());
         }
-        assert_eq!(log.tail().len(), KEPT_LINES);
-        let line: Arc<str> = "x".repeat(LINE).into();
+        assert_eq!(log.tail().len(), TAIL_LINES);
+        let line: Arc<str> = "x".repeat(MAX_LINE_BYTES).into();
         for _ in 0..100 {
             log.push(Arc::clone(&line));
         }
         let tail = log.tail();
-        assert!(tail.len() <= KEPT && tail.len() > KEPT - 2 * LINE);
+        assert!(tail.len() <= TAIL_BYTES && tail.len() > TAIL_BYTES - 2 * MAX_LINE_BYTES);
         assert!(tail.lines().all(|kept| kept == &*line));
     }
 
@@ -239,16 +240,16 @@ mod tests {
     async fn who_lags_is_told_how_much() {
         let log = Log::new();
         let (_, mut lines) = log.follow();
-        for number in 0..OFFERED + 10 {
+        for number in 0..MAX_LAGGING_LINES + 10 {
             log.push(number.to_string().into());
         }
         assert_eq!(lines.next().await, Some(Err(Missed(10))));
         assert_eq!(lines.next().await, Some(Ok("10".into())));
         log.close();
         let (tail, mut late) = log.follow();
-        assert_eq!(tail.lines().count(), OFFERED + 10);
+        assert_eq!(tail.lines().count(), MAX_LAGGING_LINES + 10);
         assert_eq!(late.next().await, None);
-        for number in 11..OFFERED + 10 {
+        for number in 11..MAX_LAGGING_LINES + 10 {
             assert_eq!(lines.next().await, Some(Ok(number.to_string().into())));
         }
         assert_eq!(lines.next().await, None);

@@ -1,7 +1,7 @@
-//! One at a time of what has the same name. Two launches of a server would take each other's volumes away, or each
-//! other; two installations of a package would be one too many.
+//! Keyed locks: one operation per name at a time. Two launches of a server would remove each other's volumes or
+//! containers, and a package must not be installed twice at the same time.
 //!
-//! A launch that nobody waits for any more goes on to its end before the next one begins.
+//! A cancelled launch still finishes before the next one starts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -13,20 +13,20 @@ use tokio::time::timeout;
 
 use crate::unit::Error;
 
-/// Longer than what a launch may take, but for pulling an image, which stops when it is unwanted.
-const LAUNCH: Duration = Duration::from_secs(180);
+/// Longer than any launch. Exception: an image pull, which stops when the launch is cancelled.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) struct Turns {
     known: Mutex<HashMap<String, Weak<Semaphore>>>,
-    /// What is waited for, and for how long.
+    /// The name of the wait in errors, and its timeout.
     what: &'static str,
     within: Duration,
 }
 
-/// Launches of servers.
+/// Locks for launches of servers.
 impl Default for Turns {
     fn default() -> Self {
-        Self::new("an earlier launch of the same server", LAUNCH)
+        Self::new("an earlier launch of the same server", LAUNCH_TIMEOUT)
     }
 }
 
@@ -39,7 +39,7 @@ impl Turns {
         }
     }
 
-    /// Whoever holds this is the only one that works on it.
+    /// Waits for the lock. Only the holder of the permit may work on `id`.
     pub(crate) async fn turn(&self, id: &str) -> Result<OwnedSemaphorePermit, Error> {
         let turn = self.of(id).acquire_owned();
         match timeout(self.within, turn).await {

@@ -1,14 +1,14 @@
-//! One server to run, whatever runs it: [`Unit`] → [`Runtime`] → [`Instance`].
+//! A server to run, independent of the runtime: [`Unit`] → [`Runtime`] → [`Instance`].
 //!
 //! # Invariants
 //!
-//! - A [`Runtime`] enforces what the unit asks for, or says on the [`Instance`] that it does not;
-//!   it never says that something is enforced which it has not seen to be.
-//! - Every method has a deadline of its own. After an error nothing of the instance is left, or
-//!   [`Runtime::sweep`] finds it.
-//! - Volumes outlive instances; only [`Runtime::volumes_remove`] ends them.
-//! - An instance of a unit with a [`Fence`] is not started while one with a lower number may run, and not at all if there is one
-//!   with a higher number.
+//! - A [`Runtime`] enforces what the unit requests, or reports on the [`Instance`] what it does not enforce. It reports
+//!   only what it has verified as enforced.
+//! - Every method has its own deadline. After an error, nothing of the instance is left, or [`Runtime::sweep`] removes
+//!   it.
+//! - Volumes outlive instances. Only [`Runtime::volumes_remove`] removes them.
+//! - A unit with a [`Fence`] is not started while an instance with a lower fencing token may run, and never if there is
+//!   one with a higher token.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,23 +23,23 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::handle::Handle;
 
-/// A server, about to be run.
+/// A server to be launched.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// The server's name, for errors and logs.
     pub label: String,
     pub launch: Arc<Launch>,
-    /// If one gateway of several may run it.
+    /// Set if several gateways share a database, and only one of them may run the server.
     pub fence: Option<Fence>,
 }
 
-/// Which launch this is of a server that one gateway of several may run. Whatever outlives its gateway is marked with it, so that the next
-/// gateway finds it and ends it before it starts its own.
+/// The fencing token of a launch, for a server that only one of several gateways may run. Everything that can outlive
+/// its gateway is marked with it, so that the next gateway finds and removes it before it starts the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The same for all gateways of one database: letters and digits.
     pub installation: Arc<str>,
-    /// Higher than that of any launch before.
+    /// Higher than that of any earlier launch.
     pub number: i64,
 }
 
@@ -55,45 +55,45 @@ pub struct Fences {
 pub(crate) struct Confined<'a> {
     pub(crate) label: &'a str,
     pub(crate) launch: &'a Launch,
-    /// Its `id` names whatever is made for it.
+    /// Its `id` is part of the names of everything created for it.
     pub(crate) sandbox: &'a Sandbox,
     pub(crate) fence: Option<&'a Fence>,
 }
 
 /// A running server.
 pub struct Instance {
-    /// Its standard streams, if it is spoken to over them.
+    /// Its standard streams, if the transport is stdio.
     pub stdio: Option<Stdio>,
-    /// Where each of its ports is reached from here.
+    /// The addresses on which its ports are published.
     pub ports: BTreeMap<u16, SocketAddr>,
     pub handle: Handle,
     /// Empty without a sandbox.
     pub enforced: Arc<[Enforced]>,
-    /// `None` where the runtime cannot list it: outside of bubblewrap's sandboxes.
+    /// `None` if the runtime cannot list it. Only bubblewrap sandboxes can.
     pub files: Option<Arc<VisibleFiles>>,
 }
 
-/// Which files a server in a sandbox can read and write.
+/// The files that a sandboxed server can read and write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibleFiles {
     pub visible: Vec<Visible>,
-    /// Paths of the host that the server's entry mentions and that it does not see.
+    /// Host paths that the server's entry mentions but that are not visible to it.
     pub missing: Vec<PathBuf>,
 }
 
-/// A file that a server sees, or a folder with all that is in it.
+/// A visible file, or a visible folder with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visible {
-    /// Inside of the sandbox.
+    /// Path inside the sandbox.
     pub path: PathBuf,
     pub access: Access,
-    /// Where it is on the host; `None`: it is the sandbox's own.
+    /// Path on the host. `None`: it belongs to the sandbox itself.
     pub host: Option<PathBuf>,
-    /// Paths below `path` that are not there.
+    /// Paths below `path` that are hidden.
     pub hidden: Vec<PathBuf>,
 }
 
-/// What a server may do with a file.
+/// The access of a server to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -102,7 +102,7 @@ pub enum Access {
 }
 
 impl VisibleFiles {
-    /// Whether the server sees this path of the host, under the same path.
+    /// Returns whether the server sees this host path, under the same path.
     #[must_use]
     pub fn shows(&self, path: &Path) -> bool {
         let holds = |one: &Visible| {
@@ -113,7 +113,7 @@ impl VisibleFiles {
         self.visible.iter().any(holds)
     }
 
-    /// Whether a path exists on this host, is not one that every sandbox has of its own, and the server does not see it.
+    /// Returns whether a path exists on this host, is not visible to the server, and is not generated in every sandbox.
     pub(crate) fn is_missing(&self, path: &Path) -> bool {
         let is_own = |one: &Visible| one.host.is_none() && path.starts_with(&one.path);
         let is_candidate = path.is_absolute()
@@ -128,7 +128,7 @@ impl VisibleFiles {
         is_candidate && !is_shown()
     }
 
-    /// Paths in a text, such as the end of stderr, that exist on this host and that the server does not see.
+    /// Returns host paths in a text, such as the end of stderr, that exist but are not visible to the server.
     #[must_use]
     pub fn missing_in(&self, text: &str) -> BTreeSet<PathBuf> {
         let separators = |c: char| c.is_whitespace() || "'\"`(),;:[]<>=".contains(c);
@@ -143,44 +143,44 @@ pub struct Stdio {
     pub stdout: Box<dyn AsyncRead + Send + Unpin>,
 }
 
-/// Whether one promise holds for an instance.
+/// The status of one promise for an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enforced {
     /// `cpu`, `memory`, `disk`, `pids`, `filesystem`, `network`, `privileges`, `system calls`, `kernel` or `package`.
     pub what: &'static str,
     pub holds: bool,
-    /// What enforces it, or why nothing does: `memory.limit_in_bytes = 536870912 (cgroup v1)`.
+    /// The mechanism that enforces it, or why there is none: `memory.limit_in_bytes = 536870912 (cgroup v1)`.
     pub how: String,
 }
 
-/// What an instance has used so far, and uses now.
+/// Past and current resource usage of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Time of all its processors since it started.
+    /// Processor time over all processors since its start.
     pub cpu: Duration,
-    /// Bytes.
+    /// In bytes.
     pub memory: u64,
-    /// The most bytes so far.
+    /// The highest usage so far, in bytes.
     pub memory_peak: u64,
     pub pids: u32,
 }
 
-/// Why a runtime did not do as it was asked.
+/// Why a runtime failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// It is not there, or not as it has to be; the text says what is missing and how to get it.
+    /// The runtime is missing or not usable. The text says what is missing and how to get it.
     #[error("{0}")]
     Unavailable(String),
-    /// What was asked for cannot be: an unknown image, a port that is taken.
+    /// The request is invalid: an unknown image, a port in use.
     #[error("{field}: {why}")]
     Refused { field: &'static str, why: String },
     /// A limit that must hold cannot be enforced on this host.
     #[error("`{what}` cannot be enforced here: {why}; set `\"strict\": false` to run it without")]
     NotEnforced { what: &'static str, why: String },
-    /// It will be the same the next time, unless somebody changes the configuration or the host.
+    /// A retry will fail in the same way unless the configuration or the host changes.
     #[error("{0}")]
     Lasting(String),
-    #[error("no answer within {} s to: {what}", .within.as_secs())]
+    #[error("timed out after {} s: {what}", .within.as_secs())]
     Timeout {
         what: &'static str,
         within: Duration,
@@ -189,42 +189,42 @@ pub enum Error {
     Failed(String),
 }
 
-/// Something that runs servers.
+/// An implementation that runs servers.
 pub trait Runtime: Send + Sync + 'static {
-    /// Whether it works here and now, found out by trying. The text names what it is:
-    /// `runsc (gVisor) release-20221121 on Docker 20.10.24`.
+    /// Checks by trying whether it works now. The text names the implementation: `runsc (gVisor) release-20221121 on
+    /// Docker 20.10.24`.
     fn probe(&self) -> BoxFuture<'_, Result<String, Error>>;
 
-    /// Starts an instance. Whether it does anything useful is not known yet when this returns.
+    /// Starts an instance. When this returns, the instance may not work yet.
     ///
     /// # Cancel safety
     ///
-    /// What was started is removed if this is dropped before it returns.
+    /// Dropping the future before it returns removes what was started.
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>>;
 
-    /// Removes what earlier runs of this installation left behind, and nothing of this run; how many instances that
-    /// were.
+    /// Removes what earlier runs of this installation left behind, and nothing of this run. Returns the number of
+    /// instances.
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
         Box::pin(async { Ok(0) })
     }
 
-    /// The numbers of all fences that instances there are marked with.
+    /// The fencing tokens of all existing instances.
     fn fences<'a>(&'a self, _installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
         Box::pin(async { Ok(BTreeSet::new()) })
     }
 
-    /// Removes the instances that are marked with these fences, whose gateways are lost; how many that were.
+    /// Removes the instances with these fencing tokens, whose gateways are lost. Returns their number.
     fn sweep_fenced<'a>(&'a self, _lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
         Box::pin(async { Ok(0) })
     }
 
-    /// Whether volumes are there for whichever gateway launches a server.
+    /// Returns whether every gateway can use the volumes of a server.
     fn volumes_follow(&self) -> bool {
         false
     }
 
-    /// Removes all volumes of the sandbox of this id, those that gateways of one database share included: of the installation that these are
-    /// together ([`Fence::installation`]).
+    /// Removes all volumes of the sandbox with this id. `installation`: the shared installation of the gateways of one
+    /// database ([`Fence::installation`]), whose volumes are removed too.
     fn volumes_remove<'a>(
         &'a self,
         _id: &'a str,
@@ -234,10 +234,10 @@ pub trait Runtime: Send + Sync + 'static {
     }
 }
 
-/// Removes all of them, and goes on after one that cannot be removed. `remove` returns how many instances that was.
+/// Removes all of them, and continues after failures. `remove` returns the number of instances removed.
 ///
 /// # Errors
-/// The last of all.
+/// The last error.
 pub(crate) async fn remove_each<T, R>(
     all: impl IntoIterator<Item = T>,
     mut remove: impl FnMut(T) -> R,
@@ -256,7 +256,7 @@ where
     failed.map_or(Ok(removed), Err)
 }
 
-/// Tells what an instance uses.
+/// Measures the resource usage of an instance.
 pub(crate) trait Meter: Send + Sync {
     fn read(&self) -> BoxFuture<'_, Option<Usage>>;
 }
@@ -272,9 +272,9 @@ impl Unit {
     }
 
     /// # Errors
-    /// It is to run in no sandbox.
+    /// The unit does not use a sandbox.
     pub(crate) fn confined(&self) -> Result<Confined<'_>, Error> {
-        let why = "it is to run on the host itself, and not in a sandbox";
+        let why = "it is configured to run on the host itself, not in a sandbox";
         let refused = || Error::Lasting(why.to_owned());
         Ok(Confined {
             label: &self.label,
@@ -286,7 +286,7 @@ impl Unit {
 }
 
 impl Confined<'_> {
-    /// Whether it is spoken to over its standard streams.
+    /// Returns whether the transport is stdio.
     pub(crate) fn has_streams(self) -> bool {
         self.launch.reach == Reach::Streams
     }

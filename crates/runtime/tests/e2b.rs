@@ -1,4 +1,4 @@
-//! Hosted servers in sandboxes of E2B's, against the stand-in `testkit-e2b`: real processes and real HTTP, and not E2B.
+//! Servers in sandboxes of E2B, tested against the stand-in `testkit-e2b`: real processes and real HTTP, but not E2B.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,12 +22,12 @@ use self::server::Server;
 #[path = "support/server.rs"]
 mod server;
 
-const KEY: &str = "e2b_1f2e3d4c5b6a79880123456789abcdef01234567";
-/// Nothing here takes that long unless it is broken.
-const LONG: Duration = Duration::from_secs(60);
+const API_KEY: &str = "e2b_1f2e3d4c5b6a79880123456789abcdef01234567";
+/// Timeout for everything that should complete quickly.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A stand-in, and a runtime that uses it.
+/// A stand-in for E2B, and a runtime that uses it.
 struct Bench {
     standin: Process,
     e2b: E2b,
@@ -37,12 +37,12 @@ struct Bench {
 impl Bench {
     async fn new(args: &[&str]) -> Self {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let mut standin = Process::bin("testkit-e2b", [&["--key", KEY], args].concat());
+        let mut standin = Process::bin("testkit-e2b", [&["--key", API_KEY], args].concat());
         let url = standin.url().await;
         let options = Options {
             url: url.clone(),
             sandbox_url: Some(url),
-            key: Hidden::new(KEY),
+            key: Hidden::new(API_KEY),
             install: format!("test-{}", SERIAL.fetch_add(1, Ordering::Relaxed)),
             run: "this".into(),
             lease: Options::LEASE,
@@ -64,24 +64,24 @@ impl Bench {
         launch(&self.e2b, server).await
     }
 
-    /// One request to the stand-in: status and body.
+    /// Sends one request to the stand-in. Returns status and body.
     async fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let host = self.options.url.trim_start_matches("http://");
         let asking = async {
             let mut stream = TcpStream::connect(host).await.unwrap();
-            let request = format!("{method} {path} HTTP/1.0\r\nX-API-Key: {KEY}\r\n\r\n");
+            let request = format!("{method} {path} HTTP/1.0\r\nX-API-Key: {API_KEY}\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
             answer
         };
-        let answer = timeout(LONG, asking).await.unwrap();
+        let answer = timeout(TEST_TIMEOUT, asking).await.unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, body.to_owned())
     }
 
-    /// The ids of all sandboxes that there are.
+    /// The ids of all existing sandboxes.
     async fn sandboxes(&self) -> Vec<String> {
         let (_, body) = self.ask("GET", "/v2/sandboxes").await;
         let ids = body.split("\"sandboxID\":\"").skip(1);
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     async fn nothing_left(&self) {
-        wait_for("no sandbox is left", LONG, async || {
+        wait_for("no sandbox is left", TEST_TIMEOUT, async || {
             self.sandboxes().await.is_empty()
         })
         .await;
@@ -104,7 +104,9 @@ impl Bench {
 }
 
 async fn launch(e2b: &E2b, server: Server) -> Result<Instance, Error> {
-    timeout(LONG, e2b.launch(server.unit())).await.unwrap()
+    timeout(TEST_TIMEOUT, e2b.launch(server.unit()))
+        .await
+        .unwrap()
 }
 
 fn running(command: &[&str]) -> Server {
@@ -121,28 +123,30 @@ fn stdio(instance: &mut Instance) -> &mut Stdio {
     instance.stdio.as_mut().expect("it is bridged")
 }
 
-/// What it says next, in whole.
+/// Reads exactly the expected output.
 async fn said(instance: &mut Instance, expected: &str) {
     let mut text = vec![0; expected.len()];
     let reading = stdio(instance).stdout.read_exact(&mut text);
-    timeout(LONG, reading).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
     assert_eq!(String::from_utf8(text).unwrap(), expected);
 }
 
 async fn rest(instance: &mut Instance) -> String {
     let mut text = String::new();
     let reading = stdio(instance).stdout.read_to_string(&mut text);
-    timeout(LONG, reading).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
     text
 }
 
 async fn write(instance: &mut Instance, text: &str) {
     let writing = stdio(instance).stdin.write_all(text.as_bytes());
-    timeout(LONG, writing).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, writing).await.unwrap().unwrap();
 }
 
 async fn exited(instance: &Instance) -> Exit {
-    timeout(LONG, instance.handle.exited()).await.unwrap()
+    timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -167,7 +171,7 @@ async fn a_server_in_a_sandbox_is_spoken_to_over_its_streams() {
     for label in ["\"toolwharf-run\":\"this\"", "\"toolwharf-hosting\":\"h1\""] {
         assert!(told.contains(label), "{told}");
     }
-    // The end of its input.
+    // Close its input.
     let (empty, _) = tokio::io::duplex(1);
     drop(std::mem::replace(
         &mut stdio(&mut instance).stdin,
@@ -177,7 +181,7 @@ async fn a_server_in_a_sandbox_is_spoken_to_over_its_streams() {
     assert_eq!(exited(&instance).await.code, Some(3));
     assert_eq!(instance.handle.stderr_tail(), "words\n");
     bench.nothing_left().await;
-    timeout(LONG, bench.e2b.idle()).await.unwrap();
+    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
 }
 
 #[tokio::test]
@@ -188,14 +192,14 @@ async fn much_of_it_arrives_as_it_was() {
     let text = line.repeat((4 << 20) / line.len());
     let Stdio { stdin, stdout } = stdio(&mut instance);
     let mut back = vec![0; text.len()];
-    // Neither side waits for the other to be done: more than all buffers hold is under way.
+    // More data than all buffers hold is in flight in both directions, and neither side waits for the other to finish.
     let both = async {
         tokio::join!(
             stdin.write_all(text.as_bytes()),
             stdout.read_exact(&mut back)
         )
     };
-    let (written, read) = timeout(LONG, both).await.unwrap();
+    let (written, read) = timeout(TEST_TIMEOUT, both).await.unwrap();
     written.unwrap();
     read.unwrap();
     assert!(back == text.as_bytes());
@@ -208,23 +212,23 @@ async fn much_of_it_arrives_as_it_was() {
 async fn a_flood_that_nobody_reads_waits_and_holds_up_no_end() {
     let bench = Bench::new(&[]).await;
     let flood = bench.launch(sh("echo up >&2; exec yes")).await.unwrap();
-    wait_for("it has begun", LONG, async || {
+    wait_for("it has begun", TEST_TIMEOUT, async || {
         flood.handle.stderr_tail() == "up\n"
     })
     .await;
-    // Another one's streams are its own.
+    // The streams of another server are separate.
     let mut other = running(&["cat"]);
     other.sandbox.id = "h2".into();
     let mut other = bench.launch(other).await.unwrap();
     write(&mut other, "there\n").await;
     said(&mut other, "there\n").await;
-    let exit = timeout(LONG, flood.handle.stop(Duration::from_millis(300)))
+    let exit = timeout(TEST_TIMEOUT, flood.handle.stop(Duration::from_millis(300)))
         .await
         .unwrap();
     assert!(matches!(exit.signal, Some(9 | 15)), "{exit}");
     drop(other);
     bench.nothing_left().await;
-    timeout(LONG, bench.e2b.idle()).await.unwrap();
+    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
 }
 
 #[tokio::test]
@@ -240,12 +244,12 @@ async fn a_server_that_is_busy_gets_its_input_later() {
     let mut back = vec![0; text.len()];
     let writing = stdin.write_all(text.as_bytes());
     let reading = async {
-        // By then more is on its way than a pipe holds.
+        // By then, more input is in flight than a pipe holds.
         std::fs::write(format!("/tmp/{go}"), "").unwrap();
         stdout.read_exact(&mut back).await
     };
     let both = async { tokio::join!(writing, reading) };
-    let (written, read) = timeout(LONG, both).await.unwrap();
+    let (written, read) = timeout(TEST_TIMEOUT, both).await.unwrap();
     written.unwrap();
     read.unwrap();
     assert!(back == text.as_bytes());
@@ -261,7 +265,7 @@ async fn how_it_ended_is_told() {
         ("exit 7", Some(7), None),
         ("kill -TERM $$", None, Some(15)),
         ("kill -SEGV $$", None, Some(11)),
-        // What it leaves behind holds its output open, and goes with the sandbox.
+        // A process that it leaves behind keeps its output open, and is removed with the sandbox.
         ("sleep 1000 & exit 4", Some(4), None),
     ] {
         let instance = bench.launch(sh(script)).await.unwrap();
@@ -281,7 +285,9 @@ async fn a_stop_asks_first_and_kills_then() {
         .await
         .unwrap();
     said(&mut polite, "up\n").await;
-    let exit = timeout(LONG, polite.handle.stop(GRACE)).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, polite.handle.stop(GRACE))
+        .await
+        .unwrap();
     assert_eq!(exit.code, Some(5));
     let mut deaf = bench
         .launch(sh("trap '' TERM; echo up; while :; do sleep 0.05; done"))
@@ -289,14 +295,14 @@ async fn a_stop_asks_first_and_kills_then() {
         .unwrap();
     said(&mut deaf, "up\n").await;
     let stopping = deaf.handle.stop(Duration::from_millis(300));
-    let exit = timeout(LONG, stopping).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, stopping).await.unwrap();
     assert_eq!(exit.signal, Some(9));
-    // Nobody holds it any more.
+    // Dropping the last handle kills it.
     let mut forgotten = bench.launch(sh("echo up; exec sleep 1000")).await.unwrap();
     said(&mut forgotten, "up\n").await;
     drop(forgotten);
     bench.nothing_left().await;
-    timeout(LONG, bench.e2b.idle()).await.unwrap();
+    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
 }
 
 #[tokio::test]
@@ -310,7 +316,7 @@ async fn a_sandbox_that_ends_by_itself_is_not_a_server_that_does() {
     let tail = instance.handle.stderr_tail();
     assert!(tail.contains("the sandbox ended"), "{tail}");
     assert_eq!(rest(&mut instance).await, "");
-    timeout(LONG, bench.e2b.idle()).await.unwrap();
+    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
 }
 
 #[tokio::test]
@@ -320,7 +326,7 @@ async fn streams_that_break_off_end_the_server() {
     said(&mut instance, "up\n").await;
     let path = format!("/stand-in/cut/{}", bench.only().await);
     assert_eq!(bench.ask("POST", &path).await.0, 204);
-    // Some of what it said may be lost: it is killed, and does not go on with half a line.
+    // Some of its output may be lost, so it is killed instead of continuing with an incomplete line.
     assert_eq!(exited(&instance).await.signal, Some(9));
     bench.nothing_left().await;
 }
@@ -331,30 +337,30 @@ async fn an_api_that_is_lost_is_no_end() {
     let e2b = bench.other(|options| options.lease = Duration::from_secs(6));
     let mut instance = launch(&e2b, sh("echo up; exec cat")).await.unwrap();
     said(&mut instance, "up\n").await;
-    // It hangs: nothing is known to have ended, and goes on afterwards.
+    // The API hangs: nothing counts as ended, and everything continues afterwards.
     bench.standin.signal(Signal::STOP);
     write(&mut instance, "late\n").await;
     let waited = timeout(Duration::from_millis(500), instance.handle.exited()).await;
     assert!(waited.is_err(), "{waited:?}");
     bench.standin.signal(Signal::CONT);
     said(&mut instance, "late\n").await;
-    // It is gone, and the streams with it.
+    // The API is gone, and the streams with it.
     let address = bench.options.url.trim_start_matches("http://").to_owned();
     bench.standin.signal(Signal::KILL);
-    bench.standin.wait(LONG).await;
+    bench.standin.wait(TEST_TIMEOUT).await;
     assert_eq!(rest(&mut instance).await, "");
     let waited = timeout(Duration::from_millis(500), instance.handle.exited()).await;
     assert!(waited.is_err(), "{waited:?}");
     assert_eq!(instance.handle.exit_status(), None);
     let error = bench.e2b.probe().await.unwrap_err();
-    assert!(!error.to_string().contains(KEY), "{error}");
-    // Killed or not: what is not known is not said, until the lease that nobody renewed is over.
-    let stopped = timeout(LONG, instance.handle.stop(Duration::ZERO)).await;
+    assert!(!error.to_string().contains(API_KEY), "{error}");
+    // Killed or not: an unknown exit is not reported until the lease is over, since it was not renewed.
+    let stopped = timeout(TEST_TIMEOUT, instance.handle.stop(Duration::ZERO)).await;
     assert_eq!(stopped.unwrap(), Exit::default());
     assert!(instance.handle.stderr_tail().contains("the sandbox ended"));
-    // Nothing goes on, answer or not.
-    timeout(LONG, e2b.idle()).await.unwrap();
-    let again = ["--key", KEY, "--listen", &address];
+    // All background tasks end, whether the API responds or not.
+    timeout(TEST_TIMEOUT, e2b.idle()).await.unwrap();
+    let again = ["--key", API_KEY, "--listen", &address];
     bench.standin = Process::bin("testkit-e2b", again);
     bench.standin.url().await;
     assert!(bench.e2b.probe().await.is_ok());
@@ -367,10 +373,10 @@ async fn a_lost_api_that_comes_back_tells_the_end() {
     said(&mut instance, "up\n").await;
     let address = bench.options.url.trim_start_matches("http://").to_owned();
     bench.standin.signal(Signal::KILL);
-    bench.standin.wait(LONG).await;
+    bench.standin.wait(TEST_TIMEOUT).await;
     assert_eq!(rest(&mut instance).await, "");
     assert_eq!(instance.handle.exit_status(), None);
-    bench.standin = Process::bin("testkit-e2b", ["--key", KEY, "--listen", &address]);
+    bench.standin = Process::bin("testkit-e2b", ["--key", API_KEY, "--listen", &address]);
     bench.standin.url().await;
     assert_eq!(exited(&instance).await, Exit::default());
     assert!(instance.handle.stderr_tail().contains("the sandbox ended"));
@@ -388,7 +394,7 @@ async fn a_lease_is_renewed_while_it_is_wanted_and_no_longer() {
         said(&mut instance, "x\n").await;
     }
     assert_eq!(instance.handle.exit_status(), None);
-    // Whoever made it is gone without a word: its whole async runtime, as after a kill -9.
+    // The whole async runtime of the owner is gone without a clean-up, as after a kill -9.
     let options = Options {
         lease,
         ..bench.options.clone()
@@ -407,9 +413,11 @@ async fn a_lease_is_renewed_while_it_is_wanted_and_no_longer() {
     });
     forgotten.await.unwrap();
     assert_eq!(bench.sandboxes().await.len(), 2);
-    wait_for("the lease of the forgotten one is over", LONG, async || {
-        bench.sandboxes().await.len() == 1
-    })
+    wait_for(
+        "the lease of the forgotten one is over",
+        TEST_TIMEOUT,
+        async || bench.sandboxes().await.len() == 1,
+    )
     .await;
     write(&mut instance, "still\n").await;
     said(&mut instance, "still\n").await;
@@ -417,7 +425,7 @@ async fn a_lease_is_renewed_while_it_is_wanted_and_no_longer() {
 
 #[tokio::test]
 async fn what_earlier_runs_left_is_swept_and_nothing_else() {
-    // Pages of one, so that there are some.
+    // With one sandbox per page, the list has several pages.
     let bench = Bench::new(&["--page", "1"]).await;
     let named = |id: &str| {
         let mut server = running(&["cat"]);
@@ -461,10 +469,10 @@ async fn of_a_server_there_is_one_sandbox() {
     bench.only().await;
     write(&mut second, "there\n").await;
     said(&mut second, "there\n").await;
-    // A launch that nobody waits for to its end leaves nothing.
+    // A cancelled launch leaves nothing.
     drop(second);
     drop(next.launch(running(&["cat"]).unit()));
-    timeout(LONG, next.idle()).await.unwrap();
+    timeout(TEST_TIMEOUT, next.idle()).await.unwrap();
     bench.nothing_left().await;
 }
 
@@ -501,7 +509,7 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
     volumes.sandbox.volumes = vec!["/data".into()];
     let error = bench.launch(volumes).await.unwrap_err();
     assert!(
-        error.to_string().contains("would not outlast the sandbox"),
+        error.to_string().contains("would not outlive the sandbox"),
         "{error}"
     );
     let mut allow = running(&["cat"]);
@@ -533,12 +541,12 @@ async fn limits_that_e2b_does_not_set_are_told() {
     let instance = bench.launch(running(&["cat"])).await.unwrap();
     let row = |what: &str| {
         let row = instance.enforced.iter().find(|row| row.what == what);
-        let row = row.unwrap_or_else(|| panic!("nothing is said of {what}"));
+        let row = row.unwrap_or_else(|| panic!("no row for {what}"));
         (row.holds, row.how.clone())
     };
     assert_eq!(
         row("cpu").1,
-        "the template has 2 cores and E2B sets no less for a sandbox; asked for: 0.5 cores"
+        "the template has 2 cores, which E2B cannot reduce; requested: 0.5 cores"
     );
     for (what, holds) in [
         ("cpu", false),
@@ -558,7 +566,7 @@ async fn limits_that_e2b_does_not_set_are_told() {
 #[tokio::test]
 async fn the_key_is_never_shown() {
     let bench = Bench::new(&[]).await;
-    // The stand-in repeats it, as a careless API would; and refuses it where it does not belong.
+    // The stand-in echoes the key, as a careless API would, and rejects it where it does not belong.
     let wrong = "e2b_ffffffffffffffffffffffffffffffffffffffff";
     let other = bench.other(|options| options.key = Hidden::new(wrong));
     let error = other.probe().await.unwrap_err();
@@ -569,8 +577,11 @@ async fn the_key_is_never_shown() {
     let nowhere = bench.other(|options| options.url = "http://127.0.0.1:1".into());
     let error = nowhere.probe().await.unwrap_err();
     shown.push_str(&format!("{error} {error:?} {nowhere:?}"));
-    assert!(shown.contains("does not take the key") && shown.contains("e2b_api_key"));
-    assert!(!shown.contains(wrong) && !shown.contains(KEY), "{shown}");
+    assert!(shown.contains("rejected the key") && shown.contains("e2b_api_key"));
+    assert!(
+        !shown.contains(wrong) && !shown.contains(API_KEY),
+        "{shown}"
+    );
     for unfit in ["", "a\nb"] {
         let mut options = bench.options.clone();
         options.key = Hidden::new(unfit);

@@ -55,7 +55,7 @@ async fn kill_9_of_the_host_leaves_nothing() {
     for _ in 0..5 {
         let mut host = Host::start(&["host", "20"]);
         host.ready();
-        // A family has five processes at the least.
+        // A family has at least five processes.
         assert!(marked(&host.run).len() >= 100);
         let killed = Instant::now();
         host.child.kill().unwrap();
@@ -68,7 +68,7 @@ async fn kill_9_of_the_host_leaves_nothing() {
 async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
     for round in 0..20 {
         let mut host = Host::start(&["storm"]);
-        // Half of the rounds end before the first launch, perhaps; the others surely do not.
+        // Half of the rounds may end before the first launch. The other half do not.
         if round % 2 == 1 {
             wait_for("a launch", || !marked(&host.run).is_empty()).await;
         }
@@ -81,7 +81,7 @@ async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
 #[tokio::test]
 async fn a_host_that_just_exits_leaves_nothing() {
     let mut host = Host::start(&["exit", "3"]);
-    // Said when all families have come up.
+    // Printed when all families are running.
     host.ready();
     let status = host.gone("the families to die").await;
     assert_eq!(status.code(), Some(3), "{status}");
@@ -100,7 +100,7 @@ async fn a_dead_sentinel_is_replaced_and_knows_the_living() {
     .await;
     assert!(
         marked(&host.run).len() >= 15,
-        "the death of a sentinel kills nobody"
+        "the death of a sentinel kills no other process"
     );
     host.child.kill().unwrap();
     host.gone("the families to die").await;
@@ -111,7 +111,7 @@ async fn a_sentinel_that_hangs_is_replaced_in_time() {
     let spawner = spawner();
     let first = sentinel_of(std::process::id()).unwrap();
     kill(first, Signal::STOP);
-    // Each launch and each end is a line, until the socket is full.
+    // Each launch and each exit sends a line, until the socket is full.
     for _ in 0..2000 {
         let instance = spawner.spawn(sh("exit 4")).await.unwrap();
         assert_eq!(instance.handle.exited().await.code, Some(4));

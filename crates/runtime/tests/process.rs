@@ -1,4 +1,4 @@
-//! The life of an instance, with real processes.
+//! The lifecycle of an instance, with real processes.
 
 mod support;
 
@@ -11,7 +11,7 @@ use runtime::process::{Exit, Missed, SentinelCommand};
 use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
 use runtime::{Error, PackageOptions, Packages, Ports, Runtime, Unit};
 use support::{
-    LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
+    TEST_TIMEOUT, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
     read_until, sh, spawner, wait_for,
 };
 use testkit::soak;
@@ -32,7 +32,7 @@ async fn bytes_go_through_untouched() {
     };
     let mut received = Vec::new();
     let reading = instance.stdout.read_to_end(&mut received);
-    let ((), read) = timeout(LONG, async { tokio::join!(writing, reading) })
+    let ((), read) = timeout(TEST_TIMEOUT, async { tokio::join!(writing, reading) })
         .await
         .unwrap();
     read.unwrap();
@@ -55,7 +55,7 @@ async fn a09_a_child_sees_its_own_variables_only() {
     let basic = [
         "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
     ];
-    // The runner of this test gives it dozens of others.
+    // The test runner sets dozens of other variables for this process.
     assert!(std::env::vars().any(|(name, _)| name.starts_with("CARGO")));
     for (unit, own) in [(first, "FIRST_KEY"), (second, "SECOND_KEY")] {
         let expected = unit.launch.env[own].clone();
@@ -108,7 +108,7 @@ async fn a11_stop_all_reaps_everything() {
         read_until(&mut instance, "up").await;
         instances.push(instance);
     }
-    // One that is between two programs has no variables to be known by.
+    // A process in the middle of an `exec` has no environment to be recognised by.
     wait_for("all of them", || marked(spawner.run_id()).len() >= 30).await;
     spawner.stop_all(Duration::from_secs(5)).await;
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
@@ -122,25 +122,25 @@ async fn a11_stop_all_reaps_everything() {
 
 #[tokio::test]
 async fn stop_ends_all_kinds_of_descendants() {
-    // One for all: another one's sentinel is there for a moment after it.
+    // One spawner for all scripts: the sentinel of another spawner would exist briefly after it.
     let spawner = spawner();
     for script in [
         "sleep 1000 & sleep 1000",
         "sleep 1000 & sleep 1000 & echo up; exit 0",
         "setsid sleep 1000 & setsid sleep 1000 & echo up; wait",
         "set -m; sleep 1000 & sleep 1000 & echo up; wait",
-        // The leader moves on, its first child has wiped the marker but not the session.
+        // The leader executes another program. Its first child has cleared the marker but stays in the session.
         "env -i sleep 1000 & exec sleep 1000",
-        // Fork after fork, each in a session of its own.
+        // Several forks, each in a new session.
         "setsid setsid setsid sh -c 'sleep 1000 & setsid sleep 1000 & wait' & wait",
     ] {
         let mut instance = spawner.spawn(sh(script)).await.unwrap();
         let (run, leader) = (spawner.run_id(), instance.handle.pid().unwrap());
-        // Some end by themselves: their word, or their code, is all that tells that there was something to end.
+        // Some exit by themselves. Without their output or exit code, the test would not know that they had started.
         if script.contains("echo up") {
             read_until(&mut instance, "up").await;
         } else {
-            // Or a leader that ended well, when it had started them.
+            // Or a leader that exited successfully after it had started them.
             let ended = || instance.handle.exit_status();
             wait_for("the descendants", || {
                 family(run, leader).len() >= 2 || ended().is_some_and(|exit| exit.code == Some(0))
@@ -148,9 +148,9 @@ async fn stop_ends_all_kinds_of_descendants() {
             .await;
         }
         let begun = Instant::now();
-        instance.handle.stop(LONG).await;
+        instance.handle.stop(TEST_TIMEOUT).await;
         assert!(
-            begun.elapsed() < LONG / 2,
+            begun.elapsed() < TEST_TIMEOUT / 2,
             "{script}: none of them ignores SIGTERM"
         );
         assert_eq!(family(run, leader), [] as [u32; 0], "{script}");
@@ -163,7 +163,9 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
     let spawner = spawner();
     let script = "sleep 1000 & setsid sleep 1000 & env -i sleep 1000 & exit 3";
     let instance = spawner.spawn(sh(script)).await.unwrap();
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(
         exit,
         Exit {
@@ -180,7 +182,7 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
 
 #[tokio::test]
 async fn orphans_are_reaped_where_they_become_children_of_the_host() {
-    // As they do when it is the first process of a container.
+    // As in the first process of a container.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let spawner = spawner();
     let script = "sh -c 'sleep 1000 & setsid sleep 1000 & sleep 1000 & exit'; echo up; wait; cat";
@@ -192,7 +194,7 @@ async fn orphans_are_reaped_where_they_become_children_of_the_host() {
             instance.handle.kill_now();
             instance.handle.exited().await;
         } else {
-            instance.handle.stop(LONG).await;
+            instance.handle.stop(TEST_TIMEOUT).await;
         }
         assert_eq!(children().len(), 1, "only the sentinel is left");
     }
@@ -229,7 +231,7 @@ async fn the_child_of_a_wrapper_has_its_grace_too() {
     let spawner = spawner();
     let mut instance = spawner.spawn(unit).await.unwrap();
     read_until(&mut instance, "up").await;
-    let exit = instance.handle.stop(LONG).await;
+    let exit = instance.handle.stop(TEST_TIMEOUT).await;
     assert_eq!(exit.signal, SIGTERM);
     let saved = std::fs::read_to_string(directory.path().join("saved")).unwrap();
     assert_eq!(saved, "saved\n");
@@ -240,7 +242,7 @@ async fn the_child_of_a_wrapper_has_its_grace_too() {
 async fn stop_does_not_need_a_closed_stdin() {
     let instance = spawner().spawn(command("cat", &[])).await.unwrap();
     let _stdin = instance.stdin;
-    let exit = instance.handle.stop(LONG).await;
+    let exit = instance.handle.stop(TEST_TIMEOUT).await;
     assert_eq!(exit.signal, SIGTERM);
 }
 
@@ -248,7 +250,9 @@ async fn stop_does_not_need_a_closed_stdin() {
 async fn a_closed_stdin_is_seen() {
     let instance = spawner().spawn(command("cat", &[])).await.unwrap();
     drop(instance.stdin);
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(exit.code, Some(0));
 }
 
@@ -266,14 +270,14 @@ async fn racing_stops_agree_and_the_shortest_grace_counts() {
         let handle = instance.handle.clone();
         stops.spawn(async move { handle.stop(Duration::from_secs(seconds)).await });
     }
-    // One that is dropped at once changes nothing.
-    let _ = timeout(Duration::ZERO, instance.handle.stop(LONG)).await;
+    // A stop that is dropped at once changes nothing.
+    let _ = timeout(Duration::ZERO, instance.handle.stop(TEST_TIMEOUT)).await;
     instance.handle.kill_now();
-    let exits = timeout(LONG, stops.join_all()).await.unwrap();
+    let exits = timeout(TEST_TIMEOUT, stops.join_all()).await.unwrap();
     assert!(exits.iter().all(|exit| exit.signal == SIGKILL), "{exits:?}");
     assert!(begun.elapsed() < Duration::from_secs(15));
-    // And afterwards too.
-    assert_eq!(instance.handle.stop(LONG).await.signal, SIGKILL);
+    // It also works after the exit.
+    assert_eq!(instance.handle.stop(TEST_TIMEOUT).await.signal, SIGKILL);
 }
 
 #[tokio::test]
@@ -290,7 +294,9 @@ async fn a_dropped_stop_goes_on() {
             .await
             .is_err()
     );
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(exit.signal, SIGKILL);
 }
 
@@ -310,7 +316,7 @@ async fn dropping_the_last_handle_kills() {
     drop(instance);
     assert!(alive(pid), "there is a handle yet");
     drop(clone);
-    assert_eq!(timeout(LONG, exited).await.unwrap().signal, SIGKILL);
+    assert_eq!(timeout(TEST_TIMEOUT, exited).await.unwrap().signal, SIGKILL);
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
 }
 
@@ -330,13 +336,14 @@ fn the_end_of_the_async_runtime_kills() {
     drop(runtime);
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
     let other = tokio::runtime::Runtime::new().unwrap();
-    assert_eq!(other.block_on(handle.stop(LONG)), Exit::default());
+    assert_eq!(other.block_on(handle.stop(TEST_TIMEOUT)), Exit::default());
 }
 
 #[tokio::test]
 async fn a_launch_that_nobody_waits_for_is_undone() {
     let spawner = spawner();
-    // Longer and longer, until some were cut off and some were not: then others were cut off in the middle.
+    // Longer and longer delays, until some launches were cut off and some were not. Then some were cut off in the
+    // middle.
     let (mut undone, mut done) = (0, 0);
     let begun = Instant::now();
     for round in 0_u64.. {
@@ -350,7 +357,7 @@ async fn a_launch_that_nobody_waits_for_is_undone() {
             break;
         }
         assert!(
-            begun.elapsed() < LONG,
+            begun.elapsed() < TEST_TIMEOUT,
             "none of {undone} launches came to an end"
         );
     }
@@ -366,13 +373,15 @@ async fn a_flood_of_stderr_takes_bounded_memory() {
     let spawner = spawner();
     let before = peak_memory();
     for script in [
-        // Without a newline, then with nothing else, then lines.
+        // Data without a newline, then only newlines, then lines.
         "head -c 500000000 /dev/zero >&2; echo >&2; echo last >&2",
         "yes '' | head -c 5000000 >&2; yes $(seq 100) | head -c 500000000 >&2; echo >&2; echo last >&2",
     ] {
         let instance = spawner.spawn(sh(script)).await.unwrap();
         let mut never_reads = instance.handle.follow_stderr().1;
-        let exit = timeout(2 * LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(2 * TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         assert_eq!(exit.code, Some(0));
         let tail = instance.handle.stderr_tail();
         assert!(tail.ends_with("last\n") && tail.len() <= 64 << 10);
@@ -438,10 +447,10 @@ async fn many_at_once() {
         let spawner = spawner.clone();
         launches.spawn(async move { spawner.spawn(command("cat", &[])).await.unwrap() });
     }
-    let instances = timeout(LONG, launches.join_all()).await.unwrap();
+    let instances = timeout(TEST_TIMEOUT, launches.join_all()).await.unwrap();
     assert_eq!(marked(spawner.run_id()).len(), 100);
     let begun = Instant::now();
-    spawner.stop_all(LONG).await;
+    spawner.stop_all(TEST_TIMEOUT).await;
     eprintln!("100 stopped in {:?}", begun.elapsed());
     assert!(instances.iter().all(|i| i.handle.exit_status().is_some()));
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
@@ -526,7 +535,7 @@ async fn the_path_of_the_server_counts() {
     assert_eq!(read_to_end(&mut instance).await, "hello\n");
 }
 
-/// As a runtime the spawner runs commands of the host, and nothing that asks for more or less than that.
+/// As a runtime, the spawner runs commands of the host, and rejects units that need anything else.
 #[tokio::test]
 async fn the_host_runs_commands_and_no_sandboxes() {
     let spawner = spawner();

@@ -1,9 +1,9 @@
-//! The audit: one row for each call of a tool, opened before the call and closed with its outcome.
+//! Audit records: one row for each tool call, inserted before the call and completed with its outcome.
 //!
-//! Invariants: a row that was closed by its outcome never changes again, and writing the same
-//! thing twice is the same as once, so that a batch whose fate is unknown can be written again.
-//! What happened is never refused for what it holds: a NUL is written as U+FFFD and a name is cut
-//! at [`MAX_KEY`] bytes, for one odd call must not fail the batch that it shares with others.
+//! Invariants: a row with a recorded outcome never changes again. Writes are idempotent, so a batch can be written
+//! again when it is unknown whether the first attempt succeeded. No record is rejected because of its content: a NUL is
+//! written as U+FFFD and names are truncated to [`MAX_KEY`] bytes, because one odd call must not fail the batch that it
+//! is part of.
 
 use std::borrow::Cow;
 
@@ -26,24 +26,24 @@ macro_rules! columns {
     };
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallStatus {
     /// Not finished yet.
     Open,
     Ok,
-    /// The tool answered that it failed (`isError`).
+    /// The tool reported a failure (`isError`).
     ToolError,
-    /// The server answered with an error, or could not be reached.
+    /// The server returned an error or could not be reached.
     Error,
     Timeout,
     Cancelled,
-    /// It was open when the program died: it may or may not have happened.
+    /// The call was open when the gateway died. The server may or may not have run it.
     Unknown,
 }
 
-/// A call, without the bodies.
+/// A call without its arguments and result.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct CallRow {
     pub id: String,
@@ -62,7 +62,7 @@ pub struct CallRow {
     pub duration_us: Option<i64>,
 }
 
-/// A call with its bodies, where they were kept.
+/// A call with its arguments and result, if they were recorded.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct CallDetail {
     #[sqlx(flatten)]
@@ -73,24 +73,24 @@ pub struct CallDetail {
     #[sqlx(flatten)]
     #[serde(flatten)]
     pub steps: CallSteps,
-    /// The call that was made again.
+    /// The call that this one repeats.
     pub replay_of: Option<String>,
 }
 
-/// How far a call got, and when: microseconds since it began. What is `None` was not reached, or is not known.
+/// Progress of a call, in microseconds since it began. `None`: the step was not reached or is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromRow, Serialize)]
 pub struct CallSteps {
-    /// Its turn came, and its intent was durable.
+    /// The call left the queue, and its intent was durable.
     pub turn_us: Option<i64>,
-    /// Its server had the request.
+    /// The server had received the request.
     pub sent_us: Option<i64>,
-    /// The server's answer was there.
+    /// The response had arrived.
     pub answered_us: Option<i64>,
-    /// What the server asked its client meanwhile.
+    /// The number of requests that the server sent to the client during the call.
     pub questions: Option<i64>,
 }
 
-/// Something to be written.
+/// An audit write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallWrite {
     Intent(NewCall),
@@ -100,7 +100,7 @@ pub enum CallWrite {
 /// A call that is about to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewCall {
-    /// Made by [`crate::new_id`] now: lists and retention tell the time of a call by its id.
+    /// Made by [`crate::new_id`] when the call begins: lists and retention read the time of a call from its id.
     pub id: String,
     pub run_id: Option<String>,
     pub project: Option<ProjectId>,
@@ -110,7 +110,7 @@ pub struct NewCall {
     pub arguments_digest: String,
     pub arguments: Option<String>,
     pub started_at: Time,
-    /// The call that is made again.
+    /// The call that this one repeats.
     pub replay_of: Option<String>,
 }
 
@@ -127,7 +127,7 @@ pub struct CallEnd {
     pub steps: CallSteps,
 }
 
-/// Which calls; what is `None` does not matter.
+/// Selects calls. `None`: any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFilter {
     pub project: Option<ProjectId>,
@@ -135,7 +135,7 @@ pub struct CallFilter {
     pub tool: Option<String>,
     pub status: Option<CallStatus>,
     pub caller: Option<String>,
-    /// Of this run of an agent.
+    /// The agent run.
     pub run: Option<String>,
     /// Begun at this time or later, to the millisecond.
     pub since: Option<Time>,
@@ -143,23 +143,23 @@ pub struct CallFilter {
     pub until: Option<Time>,
 }
 
-/// How many calls of a kind there are.
+/// The number of calls in one group.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct CallCount {
     pub project_id: Option<String>,
     pub server: String,
     #[sqlx(try_from = "String")]
     pub status: CallStatus,
-    /// Decimal digits of the duration in microseconds; 0 for a call that has none.
+    /// The number of decimal digits of the duration in microseconds. 0 if the call has no duration.
     pub digits: i32,
-    /// The first two of them.
+    /// The first two digits of the duration.
     pub first_two: String,
     pub count: i64,
 }
 
 impl Store {
-    /// How many calls were begun from one time to before another, by project, server, status and duration: of this tool
-    /// and this caller, if they are named. It reads each of them, so a range should not hold millions.
+    /// Counts the calls begun in `since..until`, grouped by project, server, status and duration. `tool` and `caller`
+    /// restrict the count. Reads every call in the range, so the range should not contain millions.
     pub async fn calls_count(
         &self,
         tool: Option<&str>,
@@ -182,7 +182,7 @@ impl Store {
         )
     }
 
-    /// The id of the oldest call that is recorded.
+    /// The id of the oldest recorded call.
     pub async fn calls_oldest(&self) -> Result<Option<String>> {
         let row: Option<(String,)> = row!(
             self.pool.read().await?,
@@ -213,8 +213,7 @@ impl Store {
         )
     }
 
-    /// The calls of a run, in the order that they were begun: of this project, or of any if none is named. `page.after`
-    /// is an id.
+    /// The calls of an agent run, oldest first. `project` restricts them to one project. `page.after` is an id.
     pub async fn calls_of_run(
         &self,
         project: Option<&ProjectId>,
@@ -235,10 +234,10 @@ impl Store {
         )
     }
 
-    /// A call with its bodies: of this project, or any call if none is named.
+    /// A call with its arguments and result. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such call.
+    /// [`Error::NotFound`] if the call does not exist.
     pub async fn call_get(&self, project: Option<&ProjectId>, id: &str) -> Result<CallDetail> {
         let row = row!(
             self.pool.read().await?,
@@ -255,7 +254,7 @@ impl Store {
         row.ok_or_else(|| Error::not_found("call", id))
     }
 
-    /// The ids of the calls that were made again from this one, newest first, a hundred at most.
+    /// The ids of up to 100 calls that repeated this one, newest first.
     pub async fn call_replays(&self, project: Option<&ProjectId>, id: &str) -> Result<Vec<String>> {
         let replays: Vec<(String,)> = rows!(
             self.pool.read().await?,
@@ -268,8 +267,8 @@ impl Store {
         Ok(replays.into_iter().map(|(id,)| id).collect())
     }
 
-    /// Closes all calls that were begun before this time and are still open, as
-    /// [`CallStatus::Unknown`] with this reason; how many. An outcome that still comes goes before it.
+    /// Closes all open calls that began before this time as [`CallStatus::Unknown`] with this reason, and returns their
+    /// number. An outcome that is written later replaces it.
     pub async fn calls_close_open(&self, before: Time, reason: &str) -> Result<u64> {
         execute!(
             self.pool.write().await?,
@@ -281,8 +280,8 @@ impl Store {
         )
     }
 
-    /// Forgets some of the calls before this time, the oldest first; how many. Call it until it
-    /// returns 0: each time is short, so that nobody waits long for the database.
+    /// Deletes up to 1000 of the oldest calls before this time, and returns their number. Call it until it returns 0.
+    /// Each batch is short, so that other statements do not wait long.
     pub async fn calls_prune(&self, before: Time) -> Result<u64> {
         execute!(
             self.pool.write().await?,
@@ -293,7 +292,7 @@ impl Store {
     }
 }
 
-/// What can be stored of a text. (`QueryBuilder` panics on what cannot.)
+/// The text with NULs replaced. (`QueryBuilder` panics on a NUL.)
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}").into()
@@ -302,7 +301,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What can be stored of a name.
+/// The text as a name: NULs replaced, truncated to [`MAX_KEY`] bytes.
 pub(crate) fn name(text: &str) -> Cow<'_, str> {
     match clean(text) {
         Cow::Borrowed(text) => text[..text.floor_char_boundary(MAX_KEY)].into(),
@@ -311,7 +310,7 @@ pub(crate) fn name(text: &str) -> Cow<'_, str> {
 }
 
 impl CallStatus {
-    /// The word of the column and of the API.
+    /// The word used in the column and in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -340,7 +339,7 @@ impl TryFrom<String> for CallStatus {
             Self::Unknown,
         ];
         let found = all.into_iter().find(|status| status.as_str() == word);
-        found.ok_or_else(|| format!("{word:?} is no status of a call"))
+        found.ok_or_else(|| format!("unknown call status {word:?}"))
     }
 }
 

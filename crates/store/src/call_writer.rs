@@ -1,8 +1,8 @@
-//! What writes the records of calls.
+//! The writer for call records.
 //!
-//! Nothing else is written as often, and whoever calls a tool waits for it twice. On Postgres a batch is a few statements.
-//! On SQLite there is a connection of its own that is used on the spot: sqlx has a thread for each connection, and the way
-//! there and back, through two channels for each statement, takes longer than the statement.
+//! Nothing else is written as often, and each tool call waits for two writes. On Postgres, a batch is a few statements.
+//! On SQLite, it uses a separate connection directly on the calling thread. sqlx has a thread for each connection, and
+//! the way there and back, through two channels per statement, takes longer than the statement.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,15 +15,14 @@ use crate::{
     call::{clean, name},
     error::Result,
     id::micros,
-    open::{CHECKPOINT, LOG},
+    open::{CHECKPOINT_PAGES, WAL_LIMIT_BYTES},
     sql::{Pool, Whole, within},
     writer::Writer,
 };
 
-/// The most rows of one statement.
-const CHUNK: usize = 64;
+const MAX_STATEMENT_ROWS: usize = 64;
 
-/// Writes records of calls, one batch after the other.
+/// Writes call records, one batch at a time.
 #[derive(Debug)]
 pub struct CallWriter(Way);
 
@@ -52,11 +51,11 @@ impl Store {
 }
 
 impl CallWriter {
-    /// Writes a batch: all of it or nothing, durable on return. Intents go before outcomes, in
-    /// whichever order they stand. An outcome without an intent changes nothing.
+    /// Writes a batch as one transaction, durable on return. Intents are written before outcomes, regardless of their
+    /// order in the batch. An outcome without an intent changes nothing.
     ///
-    /// With SQLite it waits for what else this process writes, 2 s at most, and then blocks the thread, as long as the
-    /// disk takes and at most a second more where another process writes: run it on a thread that has nothing else to do.
+    /// With SQLite, it waits up to 2 s for other writes of this process. It then blocks the thread for as long as the
+    /// disk takes, plus up to 1 s if another process is writing. Run it on a dedicated thread.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`]: the batch can be written again.
@@ -95,7 +94,7 @@ impl File {
     fn write(&mut self, intents: &[&NewCall], outcomes: &[&CallEnd]) -> Result<()> {
         let conn = self.conn()?;
         if intents.len() + outcomes.len() == 1 {
-            // A statement is a transaction by itself.
+            // A single statement is its own transaction.
             write_rows(conn, intents, outcomes)?;
         } else {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -111,8 +110,8 @@ fn open(path: &str) -> rusqlite::Result<Connection> {
     conn.busy_timeout(Duration::from_secs(1))?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "journal_size_limit", LOG)?;
-    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT)?;
+    conn.pragma_update(None, "journal_size_limit", WAL_LIMIT_BYTES)?;
+    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     Ok(conn)
 }
 
@@ -168,7 +167,7 @@ fn write_rows(
     Ok(())
 }
 
-/// A time as sqlx writes it.
+/// Formats a time as sqlx does.
 fn text(time: Time) -> String {
     micros(time).to_rfc3339_opts(SecondsFormat::AutoSi, false)
 }
@@ -181,8 +180,10 @@ async fn into_postgres(
 ) -> sqlx::Result<()> {
     fill(&mut intents);
     fill(&mut outcomes);
-    if intents.len().max(outcomes.len()) <= CHUNK && intents.is_empty() != outcomes.is_empty() {
-        // A statement is a transaction by itself, and takes a third of the ways to the database.
+    if intents.len().max(outcomes.len()) <= MAX_STATEMENT_ROWS
+        && intents.is_empty() != outcomes.is_empty()
+    {
+        // A single statement is its own transaction, and needs a third of the round trips.
         let mut conn = pool.acquire().await?;
         return if outcomes.is_empty() {
             insert(&mut conn, process, &intents).await
@@ -191,10 +192,10 @@ async fn into_postgres(
         };
     }
     let mut tx = Whole::begin(pool).await?;
-    for chunk in intents.chunks(CHUNK) {
+    for chunk in intents.chunks(MAX_STATEMENT_ROWS) {
         insert(&mut tx, process, chunk).await?;
     }
-    for chunk in outcomes.chunks(CHUNK) {
+    for chunk in outcomes.chunks(MAX_STATEMENT_ROWS) {
         close(&mut tx, chunk).await?;
     }
     tx.commit().await
@@ -251,11 +252,12 @@ async fn close(conn: &mut PgConnection, ends: &[&CallEnd]) -> sqlx::Result<()> {
     query.build().execute(conn).await.map(|_| ())
 }
 
-/// Repeats the last row until there is a power of two of them, or a multiple of [`CHUNK`]. There are few texts then to
-/// be prepared and remembered, and one statement for all that was few rows; a row that stands twice is written once.
+/// Repeats the last row until the number of rows is a power of two or a multiple of [`MAX_STATEMENT_ROWS`]. This limits
+/// the number of different statements to prepare and cache, and lets a small batch fit into one statement. A row that
+/// occurs twice is written once.
 fn fill<T: Copy>(rows: &mut Vec<T>) {
     if let Some(last) = rows.last().copied() {
-        let chunks = rows.len().next_multiple_of(CHUNK);
+        let chunks = rows.len().next_multiple_of(MAX_STATEMENT_ROWS);
         rows.resize(rows.len().next_power_of_two().min(chunks), last);
     }
 }
@@ -265,7 +267,7 @@ impl CallWriter {
     pub(crate) fn conn(&mut self) -> &Connection {
         match &mut self.0 {
             Way::Sqlite(file) => file.conn().unwrap(),
-            Way::Postgres(..) => panic!("it is no file"),
+            Way::Postgres(..) => panic!("not SQLite"),
         }
     }
 }
@@ -274,7 +276,7 @@ impl CallWriter {
 mod tests {
     use super::*;
 
-    /// What is written meanwhile is waited for, however long its transaction takes.
+    /// The call writer waits for another write, however long its transaction takes.
     #[tokio::test]
     async fn it_takes_turns_with_what_else_is_written() {
         let dir = tempfile::tempdir().expect("a folder");

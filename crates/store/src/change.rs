@@ -1,8 +1,8 @@
-//! What was changed by whichever replica, so that the others read it anew.
+//! Change notifications between replicas.
 //!
-//! Triggers add a row for each change, in the transaction that made it. Rows become visible in another order than they are numbered, and old ones
-//! are removed. So a replica remembers which it has seen ([`Sight`]); neither a count nor the highest number would do. On SQLite there is
-//! one gateway, and there are no changes of others.
+//! Triggers add a row for each change, in the transaction that made the change. Rows do not become visible in the order
+//! of their numbers, and old rows are deleted. Each replica therefore remembers which rows it has seen ([`Sight`]); a
+//! count or the highest number would not be enough. SQLite allows one gateway only, so there are no changes by others.
 
 use std::collections::BTreeSet;
 
@@ -12,34 +12,33 @@ use model::ProjectId;
 use crate::{
     Store, Time,
     error::{Error, Result},
-    open::ACQUIRE,
+    open::ACQUIRE_TIMEOUT,
     sql::{Pool, execute, rows},
 };
 
-/// The age from which no change with a lower number becomes visible any more. Open transactions are ended by the database much earlier
-/// (`statement_timeout`, `idle_in_transaction_session_timeout`).
-const SETTLED: TimeDelta = TimeDelta::minutes(2);
-/// The longest time between two looks of which all changes are known. Changes are kept for twice that long.
+/// Age above which no change with a lower number can still become visible. The database ends open transactions much
+/// earlier (`statement_timeout`, `idle_in_transaction_session_timeout`).
+const SETTLE_TIME: TimeDelta = TimeDelta::minutes(2);
+/// Maximum time between two polls that are guaranteed to miss no change. Changes are kept for twice that long.
 const MAX_GAP: TimeDelta = TimeDelta::minutes(30);
 
-/// What may be changed.
+/// The kinds of change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
     Keys,
-    /// Of browsers, that ended before their time.
+    /// Browser sessions that ended before they expired.
     Sessions,
     Approvals,
     Logins,
     /// Registered servers.
     Servers,
-    /// Any of the projects.
+    /// Any project.
     Projects,
     /// A project, its servers, secrets or tool settings.
     Project(ProjectId),
 }
 
 impl Topic {
-    /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Keys,
         Self::Sessions,
@@ -49,8 +48,8 @@ impl Topic {
         Self::Projects,
     ];
 
-    /// `None`: a later version has it, or an earlier one. `projects` stands beside the project that was changed, for versions that know no
-    /// other topic of it.
+    /// Returns `None` for a topic of a later or an earlier version. A changed project also has a row `projects`, for
+    /// versions that know no other topic for it.
     fn parse(text: &str) -> Option<Self> {
         match text {
             "keys" => Some(Self::Keys),
@@ -66,29 +65,29 @@ impl Topic {
     }
 }
 
-/// Which changes a replica has seen.
+/// The changes that a replica has seen.
 #[derive(Debug, Default)]
 pub struct Sight {
-    /// The history of the database that they are of: in another one the same number is another change.
+    /// The database history that the numbers belong to. After a failover, the same number may be a different change.
     history: String,
     looked: Option<Time>,
     /// All changes up to this number have been seen.
     floor: i64,
-    /// Those above it.
+    /// Changes above the floor that have been seen.
     seen: BTreeSet<i64>,
 }
 
-/// A change, or none, with the history and the time of the look.
+/// The history, the time of the poll and, if there is one, a change.
 type Row = (String, Time, Option<i64>, Option<String>, Option<Time>);
 
 impl Sight {
-    /// Whether what is above the floor is all that can be new at such a look.
+    /// True if the rows above the floor include everything new.
     fn goes_on(&self, history: &str, now: Time) -> bool {
         let looked = self.looked.is_some_and(|at| now - at <= MAX_GAP);
         looked && self.history == history
     }
 
-    /// Takes in the rows above the floor; what of it is new.
+    /// Records the rows above the floor, and returns the topics of the new ones.
     fn note(&mut self, rows: Vec<Row>) -> BTreeSet<Topic> {
         let mut topics = BTreeSet::new();
         for (history, now, id, topic, at) in rows {
@@ -99,7 +98,7 @@ impl Sight {
             if self.seen.insert(id) {
                 topics.extend(Topic::parse(&topic));
             }
-            if now - at > SETTLED {
+            if now - at > SETTLE_TIME {
                 self.floor = self.floor.max(id);
             }
         }
@@ -110,8 +109,8 @@ impl Sight {
 }
 
 impl Store {
-    /// What was changed since the last look with this `sight`. All topics at the first one, when the database goes on in another history, and
-    /// after a time in which changes may have come and gone.
+    /// Returns what changed since the last poll with this `sight`. Returns all topics on the first poll, when the
+    /// history of the database changed, and after a gap in which changes may have been added and deleted.
     pub async fn change_list(&self, sight: &mut Sight) -> Result<BTreeSet<Topic>> {
         if !self.has_replicas() {
             return Ok(BTreeSet::new());
@@ -140,7 +139,7 @@ impl Store {
         )
     }
 
-    /// Forgets what nobody needs any more: changes older than an hour, and heirs of sessions of a month ago.
+    /// Deletes changes older than one hour, and the leases that inherited sessions, after 30 days.
     pub async fn change_prune(&self) -> Result<()> {
         let mut conn = self.pool.write().await?;
         execute!(
@@ -155,10 +154,10 @@ impl Store {
         Ok(())
     }
 
-    /// Hears of changes as they are made, until the connection breaks; `None` on SQLite.
+    /// Listens for changes until the connection breaks. `None` on SQLite.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub async fn change_listen(&self) -> Result<Option<Hints>> {
         let Pool::Postgres(pool) = &self.pool else {
             return Ok(None);
@@ -168,21 +167,21 @@ impl Store {
             listener.listen("toolwharf_changes").await?;
             Ok::<_, sqlx::Error>(Hints(listener))
         };
-        match tokio::time::timeout(ACQUIRE, listening).await {
+        match tokio::time::timeout(ACQUIRE_TIMEOUT, listening).await {
             Ok(hints) => Ok(Some(hints?)),
             Err(_) => Err(Error::timed_out()),
         }
     }
 }
 
-/// Hints that something was changed.
+/// Hints that something changed.
 pub struct Hints(sqlx::postgres::PgListener);
 
 impl Hints {
-    /// Waits for the next one, and takes those that have come with it.
+    /// Waits for the next hint and discards the others that have already arrived.
     ///
     /// # Errors
-    /// The connection broke; some may have been missed.
+    /// The connection broke. Hints may have been missed.
     pub async fn next(&mut self) -> Result<()> {
         if self.0.try_recv().await?.is_none() {
             return Err(Error::timed_out());

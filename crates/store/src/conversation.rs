@@ -1,7 +1,8 @@
 //! Conversations with agents.
 //!
-//! The body is a text and no document: it is given to a model again to the letter, and a database that sorts keys would
-//! change it. Who saves says which revision was read, so that of two turns at once only one is kept.
+//! The body is stored as text, not as a JSON document: the model must receive it unchanged, and a database that sorts
+//! keys would change it. To save, a caller names the revision that it read, so that only one of two simultaneous turns
+//! is kept.
 
 use model::ProjectId;
 use serde::Serialize;
@@ -14,19 +15,19 @@ use crate::{
     sql::{Filter, Key, Text, execute, page, row},
 };
 
-/// A conversation, as lists have it.
+/// A conversation as shown in lists.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ConversationRow {
     pub id: String,
     pub project_id: Option<String>,
     pub title: String,
-    /// One more each time that it is saved.
+    /// Incremented on each save.
     pub revision: i64,
     pub created_at: Time,
     pub updated_at: Time,
 }
 
-/// A conversation with all that was said.
+/// A conversation with its body.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ConversationDetail {
     #[sqlx(flatten)]
@@ -36,10 +37,10 @@ pub struct ConversationDetail {
 }
 
 impl Store {
-    /// A new conversation; `id` is one that [`crate::new_id`] made.
+    /// Adds a conversation. `id` was made by [`crate::new_id`].
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the id is taken.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if the id is taken.
     pub async fn conversation_put(
         &self,
         id: &str,
@@ -68,10 +69,10 @@ impl Store {
         Ok(made)
     }
 
-    /// Replaces what was said, if nobody else has since this revision.
+    /// Replaces the body, unless the conversation was saved since this revision.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the scope has no such conversation, [`Error::Conflict`] if it was saved meanwhile.
+    /// [`Error::NotFound`] if the conversation is not in this scope, [`Error::Conflict`] if another save came first.
     pub async fn conversation_save(
         &self,
         project: Option<&ProjectId>,
@@ -97,12 +98,12 @@ impl Store {
         }
         drop(conn);
         self.conversation_get(project, id).await?;
-        let why = "another turn was saved meanwhile";
+        let why = "another turn was saved first: reload it";
         Err(Error::conflict("conversation", id, why))
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if the scope has no such conversation.
+    /// [`Error::NotFound`] if the conversation is not in this scope.
     pub async fn conversation_get(
         &self,
         project: Option<&ProjectId>,
@@ -119,7 +120,7 @@ impl Store {
         found.ok_or_else(|| Error::not_found("conversation", id))
     }
 
-    /// Conversations, newest first; of one project if one is named. `page.after` is an id.
+    /// Conversations, newest first, optionally those of one project. `page.after` is an id.
     pub async fn conversation_list(
         &self,
         project: Option<&ProjectId>,
@@ -136,7 +137,7 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if the scope has no such conversation.
+    /// [`Error::NotFound`] if the conversation is not in this scope.
     pub async fn conversation_remove(&self, project: Option<&ProjectId>, id: &str) -> Result<()> {
         let removed = execute!(
             self.pool.write().await?,

@@ -1,7 +1,7 @@
-//! What can go wrong, cut by what the caller can do about it.
+//! Store errors, grouped by what the caller can do about them.
 //!
-//! Texts name the thing and never hold SQL or a stored value: of what the database says only its
-//! short message is kept ([`Fault`]), not the detail lines in which Postgres repeats the row.
+//! Messages name the thing, and never contain SQL or a stored value. Of a database error, only the short message is
+//! kept ([`Fault`]), because Postgres repeats the row in its detail lines.
 
 use std::fmt;
 
@@ -9,34 +9,34 @@ use sqlx::error::ErrorKind;
 
 const READ_ONLY: &str = "it is read-only";
 
-/// What a method of the store returns.
+/// The result of a store method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the store did not do what was asked.
+/// Why a store method failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such thing (404).
+    /// The thing does not exist (404).
     #[error("there is no {what} {name:?}")]
     NotFound { what: &'static str, name: String },
-    /// It is not in the state that was expected, or another has the name (409).
+    /// The thing is not in the expected state, or its name is taken (409).
     #[error("{what} {name:?}: {why}")]
     Conflict {
         what: &'static str,
         name: String,
         why: &'static str,
     },
-    /// The database cannot do it now: locked, gone, full or too slow (503). Whether it was done is
-    /// not known.
+    /// The database is locked, unreachable, full or too slow at the moment (503). It is unknown whether the change was
+    /// made.
     #[error("the database is unavailable: {reason}")]
     Unavailable {
         reason: &'static str,
         #[source]
         source: Option<Fault>,
     },
-    /// It can never be stored (400).
+    /// The value can never be stored (400).
     #[error("{0}")]
     Invalid(String),
-    /// The database holds what this program never wrote (500).
+    /// The database contains something that this program never wrote (500).
     #[error("the database is damaged, or something else changed it")]
     Corrupt(#[source] Fault),
 }
@@ -44,23 +44,23 @@ pub enum Error {
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The location itself is wrong.
+    /// The location is invalid.
     #[error("{location}: {why}")]
     Location { location: String, why: String },
-    /// A later version of this program has been here.
+    /// A later version of this program migrated the database.
     #[error(
-        "the database has schema version {found}, this program knows versions up to {known}: start a \
-         program that is at least as new as the one that wrote it, or restore a backup from before; \
-         nothing was changed"
+        "the database has schema version {found}, but this program knows versions up to {known}: start \
+         a newer version of the program, or restore a backup from before the upgrade; nothing was \
+         changed"
     )]
     Newer { found: i64, known: i64 },
-    /// A migration that was applied is not the one that this program has.
+    /// An applied migration differs from the one in this program.
     #[error(
-        "version {version} of the database's schema was made by other statements than this program \
-         has: it comes from another build; nothing was changed"
+        "migration {version} of the database differs from the one in this program: the database comes \
+         from another build; nothing was changed"
     )]
     Changed { version: i64 },
-    /// It could not be reached, read or brought up to date.
+    /// The database could not be reached, read or migrated.
     #[error("cannot open the database at {location}")]
     Database {
         location: String,
@@ -69,7 +69,7 @@ pub enum OpenError {
     },
 }
 
-/// What the database or the way to it said.
+/// An error message of the database or of the connection to it.
 #[derive(Debug)]
 pub struct Fault {
     code: Option<String>,
@@ -135,7 +135,7 @@ impl From<sqlx::Error> for Error {
         };
         match error {
             sqlx::Error::Database(error) => from_database(error.as_ref()),
-            // Ours: `sql::Text` and its kin refuse a value by failing to encode it.
+            // From [`crate::sql`]: `Text` and the similar types refuse a value by failing to encode it.
             sqlx::Error::Encode(error) => Self::Invalid(error.to_string()),
             sqlx::Error::PoolTimedOut => Self::Unavailable {
                 reason: "it cannot be reached, or all connections to it are busy",
@@ -167,7 +167,7 @@ impl From<rusqlite::Error> for Error {
         };
         let kind = match code {
             rusqlite::ffi::SQLITE_CONSTRAINT_FOREIGNKEY => ErrorKind::ForeignKeyViolation,
-            // The rest of them need not be told apart.
+            // The other constraints are handled alike.
             code if code & 0xff == rusqlite::ffi::SQLITE_CONSTRAINT => ErrorKind::CheckViolation,
             _ => ErrorKind::Other,
         };
@@ -181,7 +181,7 @@ fn from_database(error: &dyn sqlx::error::DatabaseError) -> Error {
         .try_downcast_ref::<sqlx::sqlite::SqliteError>()
         .is_some()
     {
-        // The low byte of an extended result code is the primary one.
+        // The low byte of an extended result code is the primary code.
         sqlite_reason(code.parse().unwrap_or(1) & 0xff)
     } else {
         postgres_reason(&code)
@@ -204,22 +204,22 @@ fn judged(kind: &ErrorKind, reason: Reason, fault: Fault) -> Error {
             Error::Invalid(format!("a value cannot be stored: {}", fault.message))
         }
         (ErrorKind::ForeignKeyViolation, _) => {
-            Error::Invalid("a value cannot be stored: what it refers to is not there".to_owned())
+            Error::Invalid("a value cannot be stored: it refers to a missing row".to_owned())
         }
-        _ => Error::Invalid("a value cannot be stored: it breaks a rule of its table".to_owned()),
+        _ => Error::Invalid("a value cannot be stored: it violates a table constraint".to_owned()),
     }
 }
 
 enum Reason {
-    /// It may work later.
+    /// A retry may succeed.
     Now(&'static str),
-    /// It will never work with this value.
+    /// This value can never be stored.
     Value,
-    /// It should always work.
+    /// Should never fail.
     Damaged,
 }
 
-/// By the primary result codes of <https://www.sqlite.org/rescode.html>.
+/// Maps the primary result codes of <https://www.sqlite.org/rescode.html>.
 fn sqlite_reason(code: i32) -> Reason {
     match code {
         5 | 6 => Reason::Now("it is locked by another process"),
@@ -234,7 +234,7 @@ fn sqlite_reason(code: i32) -> Reason {
     }
 }
 
-/// By class and code of <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// Maps the classes and codes of <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn postgres_reason(code: &str) -> Reason {
     match code {
         "53100" => Reason::Now("the disk is full"),

@@ -1,4 +1,4 @@
-//! What happened to servers: started, crashed, gave up.
+//! Server events: started, crashed, gave up.
 
 use model::ProjectId;
 use serde::Serialize;
@@ -12,7 +12,6 @@ use crate::{
     sql::{Doc, Filter, Key, Text, execute, page, rows},
 };
 
-/// Something that happened.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct EventRow {
     pub id: String,
@@ -23,10 +22,10 @@ pub struct EventRow {
     pub at: Time,
 }
 
-/// Something that happens now.
+/// A new event; its time is the time of the insert.
 #[derive(Clone, Copy, Debug)]
 pub struct NewEvent<'a> {
-    /// `None`: the server is one of the configuration file.
+    /// `None`: the server comes from the configuration file.
     pub project: Option<&'a ProjectId>,
     pub server: &'a str,
     pub kind: &'a str,
@@ -49,7 +48,7 @@ impl Store {
         Ok(())
     }
 
-    /// Events, newest first; of one project or server if one is named. `page.after` is an id.
+    /// Events, newest first, optionally those of one project or server. `page.after` is an id.
     pub async fn event_list(
         &self,
         project: Option<&ProjectId>,
@@ -66,7 +65,7 @@ impl Store {
         )
     }
 
-    /// The last crash of each server that is registered to be hosted.
+    /// The last crash of each registered hosted server.
     pub async fn crash_list(&self) -> Result<Vec<EventRow>> {
         rows!(
             self.pool.read().await?,
@@ -79,7 +78,7 @@ impl Store {
         )
     }
 
-    /// Forgets all events of a server.
+    /// Deletes all events of a server.
     pub async fn events_remove(&self, server: &str) -> Result<()> {
         execute!(
             self.pool.write().await?,
@@ -89,8 +88,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets some of the events before this time, the oldest first; how many. Call it until it
-    /// returns 0.
+    /// Deletes up to 1000 of the oldest events before this time, and returns their number. Call it until it returns 0.
     pub async fn events_prune(&self, before: Time) -> Result<u64> {
         execute!(
             self.pool.write().await?,

@@ -1,18 +1,18 @@
-//! Ids and times, as rows hold them.
+//! Row ids and times.
 
 use std::sync::Mutex;
 
 use chrono::{DateTime, SubsecRound as _, Utc};
 use uuid::{ContextV7, Timestamp, Uuid};
 
-/// A point in time, to the microsecond: that is what both engines keep.
+/// A point in time with microsecond precision, which is what both engines store.
 pub type Time = DateTime<Utc>;
 
-/// A new id: a UUID of version 7 as text. Later ids sort behind earlier ones, so that "newest first"
-/// is the order of ids and a time is a place in it. Of ids of two replicas the database's clock decides, as
-/// exactly as they know it.
+/// A new id: a UUID version 7 as text. Later ids sort after earlier ones, so the order of ids is the order of creation,
+/// and a time corresponds to a position in it. Ids of two replicas are ordered by the database clock, as precisely as
+/// the replicas know it.
 pub fn new_id() -> String {
-    /// What orders ids of the same millisecond, and goes on where the clock goes back.
+    /// Orders ids of the same millisecond, and keeps ids ascending when the clock goes back.
     static CONTEXT: Mutex<ContextV7> = Mutex::new(ContextV7::new());
     let now = now();
     let seconds = u64::try_from(now.timestamp()).unwrap_or(0);
@@ -20,18 +20,17 @@ pub fn new_id() -> String {
     Uuid::new_v7(time).to_string()
 }
 
-/// The time that rows made now get: the database's, if replicas share it ([`model::clock`]).
+/// The current time for new rows. It follows the database clock if replicas share the database ([`model::clock`]).
 pub fn now() -> Time {
     micros(model::clock::now().into())
 }
 
-/// What is stored of a time.
+/// The precision that is stored.
 pub(crate) fn micros(time: Time) -> Time {
     time.trunc_subsecs(6)
 }
 
-/// The smallest id that can be made at this time: all earlier ones are less. Times before 1970 are
-/// taken as 1970.
+/// A lower bound for ids made at this time: all earlier ids are less. Times before 1970 count as 1970.
 #[must_use]
 pub fn floor(time: Time) -> String {
     let millis = u64::try_from(time.timestamp_millis()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! API keys: whose they are and what they may do. Only their hashes are here.
+//! API keys with their project and role. Only hashes are stored.
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,21 @@ use crate::{
     sql::{Filter, Key, Text, execute, page, row, rows},
 };
 
-/// What a key may do.
+/// The permissions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Everything, in every project; a key of no project.
+    /// Everything, in every project. Such a key has no project.
     Admin,
-    /// Everything in its project, or in all of them.
+    /// Everything in its project, or in all projects.
     Manage,
-    /// Use the tools of its project, or all tools.
+    /// Use the tools of its project, or of all projects.
     Call,
-    /// See what its project has, or all of them have.
+    /// Read its project, or all projects.
     Read,
 }
 
-/// A key, without its hash.
+/// A key without its hash.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct KeyRow {
     pub id: String,
@@ -36,7 +36,7 @@ pub struct KeyRow {
     pub name: String,
     #[sqlx(try_from = "String")]
     pub role: Role,
-    /// A part of the key that tells it from others.
+    /// A part of the key for recognising it.
     pub hint: String,
     pub created_at: Time,
     pub last_used_at: Option<Time>,
@@ -44,7 +44,7 @@ pub struct KeyRow {
     pub revoked_at: Option<Time>,
 }
 
-/// A key that was not revoked, with its hash: what a caller's key is looked up in.
+/// A key that is not revoked, with its hash. Used to authenticate callers.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct HashedKey {
     #[sqlx(flatten)]
@@ -52,10 +52,10 @@ pub struct HashedKey {
     pub hash: String,
 }
 
-/// A key to be put.
+/// A new key.
 #[derive(Clone, Copy, Debug)]
 pub struct NewKey<'a> {
-    /// `None`: for all projects, as it has to be for [`Role::Admin`].
+    /// `None`: for all projects. Required for [`Role::Admin`].
     pub project: Option<&'a ProjectId>,
     pub name: &'a str,
     pub role: Role,
@@ -65,7 +65,7 @@ pub struct NewKey<'a> {
 }
 
 impl KeyRow {
-    /// Whether it opens anything at this time.
+    /// True if the key is valid at this time.
     pub fn is_living(&self, now: Time) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| end > now)
     }
@@ -75,7 +75,7 @@ impl Store {
     /// Stores a new key.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the hash is known.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if the hash is already stored.
     pub async fn key_put(&self, key: NewKey<'_>) -> Result<KeyRow> {
         if key.role == Role::Admin && key.project.is_some() {
             let why = "an administrator's key has no project";
@@ -101,7 +101,7 @@ impl Store {
             now(),
             key.expires_at.map(micros),
         )?;
-        let row = row.ok_or_else(|| Error::conflict("key", key.name, "this very key is stored"))?;
+        let row = row.ok_or_else(|| Error::conflict("key", key.name, "it is already stored"))?;
         if let Some(project) = key.project {
             Quota::Keys.check(&mut tx, project, key.name).await?;
         }
@@ -109,7 +109,7 @@ impl Store {
         Ok(row)
     }
 
-    /// Keys by age, revoked ones too: of one project, or all of them. `page.after` is an id.
+    /// Keys by age, including revoked ones, optionally those of one project. `page.after` is an id.
     pub async fn key_list(&self, project: Option<&ProjectId>, page: &Page) -> Result<Vec<KeyRow>> {
         page!(
             self.pool.read().await?,
@@ -124,7 +124,7 @@ impl Store {
         )
     }
 
-    /// The key with this id, living or not.
+    /// The key with this id, including a revoked or expired one.
     pub async fn key_get(&self, id: &str) -> Result<Option<KeyRow>> {
         row!(
             self.pool.read().await?,
@@ -135,7 +135,7 @@ impl Store {
         )
     }
 
-    /// The key with this hash, living or not.
+    /// The key with this hash, including a revoked or expired one.
     pub async fn key_by_hash(&self, hash: &str) -> Result<Option<KeyRow>> {
         row!(
             self.pool.read().await?,
@@ -146,7 +146,7 @@ impl Store {
         )
     }
 
-    /// All keys that were not revoked, expired ones too; not paged, for whoever asks keeps them all.
+    /// All keys that are not revoked, including expired ones. Not paged, because the caller caches them all.
     pub async fn keys_hashed(&self) -> Result<Vec<HashedKey>> {
         rows!(
             self.pool.read().await?,
@@ -156,9 +156,10 @@ impl Store {
         )
     }
 
-    /// Changes whenever [`Store::keys_hashed`] answers something else.
+    /// A value that changes whenever the result of [`Store::keys_hashed`] changes.
     pub async fn keys_revision(&self) -> Result<String> {
-        // Keys are only ever made, revoked, or removed with their project; or that is lost in a failover of the database.
+        // Keys can only be added, be revoked, or be deleted with their project. A database failover may lose such
+        // changes.
         let row = row!(
             self.pool.read().await?,
             (i64, i64, String, i64),
@@ -169,14 +170,14 @@ impl Store {
         Ok(format!("{keys} {revoked} {newest} {timelines}"))
     }
 
-    /// Revokes a key: of this project, or any key if none is named. Again is no error.
+    /// Revokes a key. `project` restricts the lookup to one project. Revoking a revoked key succeeds.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such key, [`Error::Conflict`] if it is the last living key
-    /// of an administrator: nobody could make another one.
+    /// [`Error::NotFound`] if the key does not exist, [`Error::Conflict`] if it is the last valid administrator key,
+    /// because no new one could be created without it.
     pub async fn key_revoke(&self, project: Option<&ProjectId>, id: &str) -> Result<KeyRow> {
         let mut tx = self.pool.begin().await?;
-        // Two revocations of the last two keys have to take turns: all these rows are locked.
+        // Concurrent revocations of the last two keys must take turns, so lock all of these rows.
         execute!(
             tx,
             "UPDATE kb.api_keys SET name = name WHERE role = 'admin' AND revoked_at IS NULL"
@@ -201,7 +202,7 @@ impl Store {
                 now(),
             )?;
             if others == Some((0,)) {
-                let why = "it is the last key of an administrator: make another one first";
+                let why = "it is the last administrator key: create another one first";
                 return Err(Error::conflict("key", row.name, why));
             }
         }
@@ -209,7 +210,7 @@ impl Store {
         Ok(row)
     }
 
-    /// Notes when keys were last used. An earlier time than the stored one changes nothing.
+    /// Records when keys were last used. Ignores a time earlier than the stored one.
     pub async fn keys_touch(&self, used: &[(String, Time)]) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         for (id, at) in used {
@@ -226,7 +227,7 @@ impl Store {
 }
 
 impl Role {
-    /// The word of the column and of the API.
+    /// The word used in the column and in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -247,7 +248,7 @@ impl TryFrom<String> for Role {
             "manage" => Ok(Self::Manage),
             "call" => Ok(Self::Call),
             "read" => Ok(Self::Read),
-            _ => Err(format!("{word:?} is no role")),
+            _ => Err(format!("unknown role {word:?}")),
         }
     }
 }

@@ -1,21 +1,21 @@
-//! Everything that survives a restart, and all of the SQL.
+//! Persistent state, and all of the SQL.
 //!
-//! A [`Store`] is a handle to one database, either a SQLite file or Postgres. Every query is one
-//! text that both engines run; only the migrations and the records of calls are written twice. One module per noun holds
-//! the rows and the methods of that noun (`project_put` is in `project`).
+//! A [`Store`] is a handle to one database: a SQLite file or Postgres. Both engines run the same query texts. Only the
+//! migrations and the writes of call records exist twice. Each module holds the rows and the methods of one noun
+//! (`project_put` is in `project`).
 //!
 //! Invariants:
 //! - A project's rows are read and changed only with its id in the `WHERE` clause.
-//! - What is written is durable when the method returns, and a method is one transaction: it
-//!   happened wholly or not at all. After [`Error::Unavailable`] either may be true.
-//! - Nothing waits for ever: connections, locks and statements have deadlines of a few seconds.
-//! - Lists are paged with at most [`MAX_PAGE`] rows, but where a method says otherwise.
-//! - Both engines refuse the same input: a NUL in a text (Postgres cannot hold it), and a name
-//!   that is longer than an index entry can be ([`MAX_KEY`]).
-//! - No error holds SQL or the value of a secret.
+//! - A write is durable when its method returns, and each method is one transaction: all of it happens or nothing.
+//!   After [`Error::Unavailable`], either is possible.
+//! - Every wait has a deadline: connections, locks and statements time out after a few seconds.
+//! - Lists are paged with at most [`MAX_PAGE`] rows, unless the method says otherwise.
+//! - Both engines refuse the same input: a text with a NUL (Postgres cannot store it), and a name that is too long for
+//!   an index entry ([`MAX_KEY`]).
+//! - Errors contain neither SQL nor secrets.
 //!
-//! Deliberately absent: behaviour. What a status means, when something is sealed, which tool is
-//! quarantined: all of that is the engine's.
+//! Deliberately absent: behaviour. The engine decides what a status means, what is sealed and which tool is
+//! quarantined.
 
 mod call;
 mod call_writer;

@@ -1,7 +1,8 @@
-//! Sign-ins of callers to servers, sealed before they come here, and what issuers know us as.
+//! Callers' sign-ins to servers, sealed by the caller, and the gateway's client registrations with issuers.
 //!
-//! A sign-in has a version. Whoever changes it names the version that they saw, and whoever renews it takes a lease first: of a
-//! hundred who find it expired, in one process or in several, one asks the issuer.
+//! A sign-in has a version. To change it, a caller names the version that it saw. To renew it, a caller first takes a
+//! lease, so that when many callers find it expired, in one process or in several, only one of them contacts the
+//! issuer.
 
 use std::fmt;
 
@@ -16,18 +17,18 @@ use crate::{
     sql::{Filter, Key, Text, execute, page, row},
 };
 
-/// A sign-in as it is kept.
+/// A stored sign-in.
 #[derive(Clone, PartialEq, FromRow)]
 pub struct LoginRow {
-    /// `None`: the server is one of the configuration file.
+    /// `None`: the server comes from the configuration file.
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub server: ServerName,
-    /// Empty: it is everybody's.
+    /// Empty: the sign-in is shared by all callers.
     pub principal: String,
     pub version: i64,
     pub issuer: String,
-    /// Why somebody has to sign in again.
+    /// Why the user has to sign in again.
     pub needs_login: Option<String>,
     pub nonce: Vec<u8>,
     pub sealed: Vec<u8>,
@@ -36,7 +37,7 @@ pub struct LoginRow {
     pub updated_at: Time,
 }
 
-/// What a sign-in becomes.
+/// A new version of a sign-in.
 #[derive(Clone, Copy)]
 pub struct NewLogin<'a> {
     pub version: i64,
@@ -47,18 +48,18 @@ pub struct NewLogin<'a> {
     pub expires_at: Option<Time>,
 }
 
-/// What an issuer knows us as, sealed.
+/// The gateway's client registration with an issuer, sealed.
 #[derive(Clone, PartialEq, FromRow)]
 pub struct LoginClientRow {
     pub nonce: Vec<u8>,
     pub sealed: Vec<u8>,
 }
 
-const COLUMNS: &str = "SELECT NULLIF(project_id, '') AS project_id, server, principal, version, issuer, needs_login, nonce,
+const SELECT_LOGIN: &str = "SELECT NULLIF(project_id, '') AS project_id, server, principal, version, issuer, needs_login, nonce,
     sealed, expires_at, leased_until, updated_at FROM kb.logins";
 
 impl Store {
-    /// A sign-in, if there is one; `principal` is empty for everybody's.
+    /// A sign-in, if there is one. An empty `principal` means the shared one.
     pub async fn login_get(&self, server: &ServerKey, principal: &str) -> Result<Option<LoginRow>> {
         let all = self
             .login_page(server, Some(principal), &Page::default())
@@ -81,7 +82,7 @@ impl Store {
         page!(
             conn,
             LoginRow,
-            COLUMNS,
+            SELECT_LOGIN,
             Filter::default()
                 .and("project_id =", Some(scope(server.owner.as_ref()).0))
                 .and("server =", Some(server.name.as_str()))
@@ -92,7 +93,7 @@ impl Store {
         )
     }
 
-    /// The sign-in to the server that was renewed last and is of use.
+    /// The most recently renewed sign-in to the server that can still be used.
     pub async fn login_latest(&self, server: &ServerKey) -> Result<Option<LoginRow>> {
         let mut conn = self.pool.read().await?;
         row!(
@@ -107,10 +108,10 @@ impl Store {
         )
     }
 
-    /// Keeps a sign-in in the place of the version before it (1: whatever was there), and ends the lease.
+    /// Stores a sign-in in place of the version before it, and ends the lease. Version 1 replaces any version.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another version is kept than the one before this.
+    /// [`Error::Conflict`] if the stored version is not the one before this.
     pub async fn login_put(
         &self,
         server: &ServerKey,
@@ -141,14 +142,14 @@ impl Store {
         )?;
         match changed {
             0 => {
-                let why = "another version of it is kept than the one that was to be replaced";
+                let why = "it has changed since it was read";
                 Err(Error::conflict("sign-in to", &server.name, why))
             }
             _ => Ok(()),
         }
     }
 
-    /// Takes the lease of a version of a sign-in, if nobody has it; whether it was taken.
+    /// Takes the lease for one version of a sign-in if it is free, and returns whether it was taken.
     pub async fn login_lease(
         &self,
         server: &ServerKey,
@@ -172,7 +173,7 @@ impl Store {
         Ok(taken > 0)
     }
 
-    /// Gives the lease of a version back.
+    /// Releases the lease for one version.
     pub async fn login_release(
         &self,
         server: &ServerKey,
@@ -192,8 +193,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the leases that an earlier process left on a file, which only its own process has open. On Postgres they may be another one's, and end by
-    /// themselves.
+    /// Ends the leases that an earlier process left in a SQLite file, which only one process opens. On Postgres, they
+    /// may belong to another process and expire by themselves.
     pub async fn login_release_left(&self) -> Result<()> {
         if self.kind() != "sqlite" {
             return Ok(());
@@ -204,7 +205,7 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if there is no such sign-in.
+    /// [`Error::NotFound`] if the sign-in does not exist.
     pub async fn login_delete(&self, server: &ServerKey, principal: &str) -> Result<()> {
         let mut conn = self.pool.write().await?;
         let removed = execute!(
@@ -220,7 +221,8 @@ impl Store {
         }
     }
 
-    /// Binds the client id of an entry to an issuer, unless it is bound already; the issuer that it is bound to.
+    /// Binds the client id of an entry to an issuer, unless it is already bound. Returns the issuer that it is bound
+    /// to.
     pub async fn login_issuer_bind(
         &self,
         server: &ServerKey,
@@ -245,7 +247,7 @@ impl Store {
         Ok(bound)
     }
 
-    /// The issuer that the client id of an entry is bound to, if it is.
+    /// The issuer that the client id of an entry is bound to, if any.
     pub async fn login_issuer_get(
         &self,
         server: &ServerKey,
@@ -263,7 +265,7 @@ impl Store {
         Ok(bound.map(|(issuer,)| issuer))
     }
 
-    /// Forgets which issuers the client ids of a server are bound to.
+    /// Deletes the issuer bindings of a server's client ids.
     pub async fn login_issuer_forget(&self, server: &ServerKey) -> Result<()> {
         let mut conn = self.pool.write().await?;
         execute!(
@@ -275,7 +277,7 @@ impl Store {
         Ok(())
     }
 
-    /// What an issuer knows us as, of those that come back to this address.
+    /// The gateway's registration with this issuer for this redirect URI.
     pub async fn login_client_get(
         &self,
         issuer: &str,
@@ -313,7 +315,7 @@ impl Store {
         Ok(())
     }
 
-    /// The wrapped key that sign-ins are sealed with, if there is one.
+    /// The wrapped key that seals sign-ins, if there is one.
     pub async fn login_key(&self) -> Result<Option<Vec<u8>>> {
         let mut conn = self.pool.read().await?;
         let row = row!(
@@ -324,7 +326,7 @@ impl Store {
         Ok(row.and_then(|(key,)| key))
     }
 
-    /// Gives the installation a key for sign-ins that this master key wrapped, if it has none; the one that it has then.
+    /// Stores a sign-in key that was wrapped with this master key, unless there is one. Returns the stored key.
     ///
     /// # Errors
     /// [`Error::Conflict`] if this is not the master key in use.
@@ -338,14 +340,14 @@ impl Store {
             Key(master),
             wrapped,
         )?;
-        let why = "it is not the one in use: it was rotated meanwhile";
+        let why = "it is no longer in use: it was rotated";
         let (key,) = row.ok_or_else(|| Error::conflict("master key", master, why))?;
         Ok(key)
     }
 }
 
 impl LoginRow {
-    /// Whose server it is a sign-in to.
+    /// The server that this sign-in is for.
     #[must_use]
     pub fn key(&self) -> ServerKey {
         let owner = self.project_id.as_deref().map(ProjectId::parse);

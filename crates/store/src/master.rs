@@ -1,7 +1,6 @@
-//! Which master key wraps the data keys, and the wrapped data keys.
+//! The name of the master key in use, and the data keys that it wraps.
 //!
-//! A data key is written only while the row of the master key that wraps it is locked, so that a
-//! rotation never misses one.
+//! A data key is written only while the row of its master key is locked, so that a rotation never misses one.
 
 use std::fmt;
 
@@ -15,7 +14,7 @@ use crate::{
     sql::{Key, execute, row, rows},
 };
 
-/// The master key's name, and something sealed with it to recognise it by.
+/// The name of the master key, and a value sealed with it for recognising it.
 #[derive(Clone, PartialEq, FromRow)]
 pub struct MasterRow {
     pub key_id: String,
@@ -23,10 +22,10 @@ pub struct MasterRow {
     pub rotated_at: Time,
 }
 
-const ROTATED: &str = "it is not the one in use: it was rotated meanwhile";
+const ROTATED_ERROR: &str = "it is no longer in use: it was rotated";
 
 impl Store {
-    /// The master key in use, if one has ever been.
+    /// The master key in use, if there ever was one.
     pub async fn master_get(&self) -> Result<Option<MasterRow>> {
         row!(
             self.pool.read().await?,
@@ -35,7 +34,7 @@ impl Store {
         )
     }
 
-    /// Begins to use a master key, if none is in use; the one that is in use then.
+    /// Begins to use a master key if none is in use. Returns the one in use.
     pub async fn master_set_if_none(&self, key_id: &str, sealed_check: &[u8]) -> Result<MasterRow> {
         let mut conn = self.pool.write().await?;
         execute!(
@@ -51,7 +50,7 @@ impl Store {
         row.ok_or_else(|| Error::not_found("master key", key_id))
     }
 
-    /// All data keys as they are wrapped now, by project; not paged, for a rotation needs them all.
+    /// All wrapped data keys, by project. Not paged, because a rotation needs them all.
     pub async fn master_data_keys(&self) -> Result<Vec<(ProjectId, Vec<u8>)>> {
         let rows = rows!(
             self.pool.read().await?,
@@ -61,12 +60,12 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.data_key)).collect())
     }
 
-    /// Goes over to another master key: `rewrapped` is what [`Store::master_data_keys`] gave, and `login_key` what
-    /// [`Store::login_key`] gave, unwrapped with the old key and wrapped with the new one.
+    /// Switches to another master key. `rewrapped` contains the keys from [`Store::master_data_keys`] and `login_key`
+    /// the key from [`Store::login_key`], unwrapped with the old master key and wrapped with the new one.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another master key than `old` is in use, or if the projects with a
-    /// data key are not these: start again.
+    /// [`Error::Conflict`] if `old` is not the master key in use, or if the projects with a data key are not exactly
+    /// these: start again.
     pub async fn master_rotate(
         &self,
         old: &str,
@@ -88,7 +87,7 @@ impl Store {
             login_key.is_none(),
         )?;
         if changed == 0 {
-            return Err(Error::conflict("master key", old, ROTATED));
+            return Err(Error::conflict("master key", old, ROTATED_ERROR));
         }
         for (project, wrapped) in rewrapped {
             let changed = execute!(
@@ -98,7 +97,7 @@ impl Store {
                 &wrapped[..],
             )?;
             if changed == 0 {
-                let why = "it has no data key any more: start the rotation again";
+                let why = "its data key is gone: start the rotation again";
                 return Err(Error::conflict("project", project, why));
             }
         }
@@ -108,7 +107,7 @@ impl Store {
             "SELECT COUNT(*) FROM kb.projects WHERE data_key IS NOT NULL"
         )?;
         if count != i64::try_from(rewrapped.len()).ok().map(|count| (count,)) {
-            let why = "a project got a data key meanwhile: start the rotation again";
+            let why = "a project got a data key during the rotation: start it again";
             return Err(Error::conflict("master key", old, why));
         }
         tx.commit().await
@@ -117,7 +116,7 @@ impl Store {
     /// A project's wrapped data key, if it has one.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project.
+    /// [`Error::NotFound`] if the project does not exist.
     pub async fn project_data_key(&self, project: &ProjectId) -> Result<Option<Vec<u8>>> {
         let row = row!(
             self.pool.read().await?,
@@ -129,12 +128,10 @@ impl Store {
         Ok(key)
     }
 
-    /// Gives a project a data key that this master key wrapped, if it has none; the one that it has
-    /// then.
+    /// Stores a data key that was wrapped with this master key, unless the project has one. Returns the stored key.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if this is not the
-    /// master key in use.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if this is not the master key in use.
     pub async fn project_data_key_set_if_none(
         &self,
         project: &ProjectId,
@@ -148,7 +145,7 @@ impl Store {
             Key(master),
         )?;
         if locked == 0 {
-            return Err(Error::conflict("master key", master, ROTATED));
+            return Err(Error::conflict("master key", master, ROTATED_ERROR));
         }
         let row = row!(
             tx,

@@ -1,15 +1,16 @@
-//! Brings the schema up to date.
+//! Schema migrations.
 //!
-//! Migrations are texts in `crates/store/migrations`, one folder for each engine, with the same
-//! numbers from 1 without a gap. One that has been released is never edited: what was applied is
-//! recorded in `kb.schema_migrations` with the digest of its text, and another digest is refused.
+//! Migrations are SQL files in `crates/store/migrations`, one folder for each engine, with the same numbers from 1
+//! without a gap. A released migration is never edited: `kb.schema_migrations` records the digest of its text, and a
+//! database with another digest is refused.
 //!
-//! A program works with a database that is newer than itself, if the migrations that it does not know say so: `needs` in
-//! `kb.schema_migrations`. So gateways can be upgraded one after the other. A migration that takes something away, or changes
-//! what it means, therefore comes in two steps: one version writes both and reads the new, and the next one takes the old away.
+//! A program can use a database that is newer than itself if the migrations that it does not know allow it (`needs` in
+//! `kb.schema_migrations`). So gateways can be upgraded one after the other. A migration that removes something, or
+//! changes its meaning, therefore takes two steps: one version writes both forms and reads the new one, and the next
+//! version removes the old one.
 //!
-//! All of it is one transaction that takes a lock, looks what is there, and applies what is missing: two programs that
-//! start at the same time take turns, and one that is killed leaves what it found.
+//! All of it is one transaction that takes a lock, checks which migrations are applied, and applies the missing ones.
+//! Two programs that start at the same time take turns, and a program that is killed leaves the schema as it was.
 
 use std::time::Duration;
 
@@ -23,12 +24,12 @@ use crate::{
     sql::{On, Pool, Tx, execute, row, rows},
 };
 
-/// Longest wait for another program's migration, and for one of our own.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for another program's migration, and for the migrations of this program.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Migration {
     name: &'static str,
-    /// The oldest version that a program may be of to work with a database that has this migration; recorded from
+    /// The oldest schema version that a program may know to use a database with this migration. Recorded from
     /// [`NEEDS_RECORDED`] on.
     needs: i64,
     sqlite: &'static str,
@@ -67,16 +68,16 @@ const MIGRATIONS: &[Migration] = migrations![
     "0017_bound_clients" 12,
 ];
 
-/// The first version whose migration records what it needs.
+/// The first version whose migration records `needs`.
 const NEEDS_RECORDED: i64 = 13;
 
-/// The version that this program works with.
+/// The schema version of this program.
 pub(crate) const LATEST: i64 = MIGRATIONS.len() as i64;
 
-/// Names the lock that Postgres programs take turns by; any number that nobody else would choose.
-const LOCK: i64 = 0x746f_6f6c_7768_6166;
+/// The advisory lock of Postgres for migrations: any number that no other program is likely to use.
+const ADVISORY_LOCK_ID: i64 = 0x746f_6f6c_7768_6166;
 
-/// Brings the schema to `version`.
+/// Migrates the schema to `version`.
 pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Result<(), OpenError> {
     let failed = |source| OpenError::Database {
         location: location.to_string(),
@@ -107,7 +108,7 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
     tx.commit().await.map_err(failed)
 }
 
-/// The oldest version that works with the migrations that this program does not know; `None`: one of them does not say.
+/// The oldest version that can use the migrations that this program does not know. `None` if one of them does not say.
 async fn needs(tx: &mut Tx) -> Result<Option<i64>, Error> {
     let row = row!(
         tx,
@@ -118,11 +119,11 @@ async fn needs(tx: &mut Tx) -> Result<Option<i64>, Error> {
     Ok(row.and_then(|(needs,)| needs))
 }
 
-/// Takes the lock, and makes the schema and the table of versions if they are missing.
+/// Takes the lock, and creates the schema and the version table if they are missing.
 async fn prepare(tx: &mut Tx) -> Result<(), Error> {
     if let Tx::Postgres(_) = tx {
         wait_for_turn(tx).await?;
-        // `IF NOT EXISTS` would need the right to make schemas even if it is there.
+        // `IF NOT EXISTS` would require the right to create schemas even if this one exists.
         let schema = row!(tx, (bool,), "SELECT to_regnamespace('kb') IS NOT NULL")?;
         if schema != Some((true,)) {
             execute!(tx, "CREATE SCHEMA kb")?;
@@ -140,13 +141,17 @@ async fn prepare(tx: &mut Tx) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the lock of Postgres. It is asked for again and again, for a statement that waits would be
-/// ended by the deadlines of ordinary ones.
+/// Takes the Postgres lock. Polls for it, because the timeout for ordinary statements would end a statement that waits.
 async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
     execute!(tx, "SET LOCAL statement_timeout = 0")?;
     let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        let taken = row!(tx, (bool,), "SELECT pg_try_advisory_xact_lock($1)", LOCK)?;
+    while since.elapsed() < MIGRATION_TIMEOUT {
+        let taken = row!(
+            tx,
+            (bool,),
+            "SELECT pg_try_advisory_xact_lock($1)",
+            ADVISORY_LOCK_ID
+        )?;
         if taken == Some((true,)) {
             return Ok(());
         }
@@ -155,7 +160,7 @@ async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
     Err(Error::timed_out())
 }
 
-/// The next version, if what was applied is what this program has.
+/// Checks that the applied migrations are the ones of this program, and returns the next version.
 fn check(applied: &[(i64, String)], tx: &Tx) -> Result<i64, OpenError> {
     let mut next = 1;
     for (version, digest) in applied {
@@ -179,7 +184,7 @@ async fn apply(tx: &mut Tx, version: i64) -> Result<(), Error> {
             On::Postgres(conn) => sqlx::raw_sql(text).execute(conn).await.map(|_| ()),
         }
     };
-    match tokio::time::timeout(PATIENCE, statements).await {
+    match tokio::time::timeout(MIGRATION_TIMEOUT, statements).await {
         Ok(result) => result?,
         Err(_) => return Err(Error::timed_out()),
     }
@@ -221,7 +226,7 @@ mod tests {
     use super::*;
     use crate::Store;
 
-    /// A new database, and what has to live as long.
+    /// A new database, and the guard that keeps it alive.
     enum Place {
         Sqlite(TempDir),
         Postgres(Database),
@@ -241,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Everything that the database says of its schema, a line for each.
+    /// The schema as reported by the database, one line per object.
     async fn schema(store: &Store) -> Vec<String> {
         let mut conn = store.pool.read().await.unwrap();
         let text = match &store.pool {
@@ -269,7 +274,7 @@ mod tests {
         lines.into_iter().map(|(line,)| line).collect()
     }
 
-    /// `table.column`, and whether it may be NULL.
+    /// Each `table.column`, and whether it may be NULL.
     async fn columns(store: &Store) -> Vec<(String, bool)> {
         let mut conn = store.pool.read().await.unwrap();
         let text = match &store.pool {
@@ -345,7 +350,7 @@ mod tests {
             )
             .unwrap();
             let mut put = async |transport| {
-                // The same statement as a user's own, who knows only the table.
+                // A statement as a user might write it, knowing only the table.
                 execute!(
                     tx,
                     "INSERT INTO kb.project_mcp_servers
@@ -383,7 +388,7 @@ mod tests {
             tamper("UPDATE kb.schema_migrations SET needs = 99 WHERE version = 99").await;
             let error = Store::open(&location).await.unwrap_err();
             assert!(matches!(error, OpenError::Newer { .. }), "{error:?}");
-            // The next version says that this one goes on beside it.
+            // The next version says that this one can run beside it.
             tamper("UPDATE kb.schema_migrations SET needs = 13 WHERE version = 99").await;
             Store::open(&location).await.unwrap().close().await;
             tamper("DELETE FROM kb.schema_migrations WHERE version = 99").await;
@@ -410,7 +415,7 @@ mod tests {
         for (index, migration) in MIGRATIONS.iter().enumerate() {
             let number = format!("{:04}_", index + 1);
             assert!(migration.name.starts_with(&number), "{}", migration.name);
-            // What an earlier one needs, a later one needs as well.
+            // A later migration needs at least the version that an earlier one needs.
             let version = i64::try_from(index).expect("few") + 1;
             assert!((needs..=version).contains(&migration.needs));
             needs = migration.needs;

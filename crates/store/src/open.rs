@@ -1,4 +1,4 @@
-//! The handle, and how a database is found and opened.
+//! The handle, and opening a database.
 
 use std::{
     fmt,
@@ -22,46 +22,46 @@ use crate::{
     error::{Error, OpenError, Result},
     id::new_id,
     migrate,
-    sql::{DEADLINE, Pool, within},
+    sql::{Pool, STATEMENT_TIMEOUT, within},
     writer::Writer,
 };
 
-/// Longest wait for a connection of a pool.
-pub(crate) const ACQUIRE: Duration = Duration::from_secs(2);
+/// Timeout for getting a connection from a pool.
+pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of a page. What is written most are records of calls, which touch a few pages and a few hundred bytes in each:
-/// larger pages would be more to write, and to wait for, and no more to keep.
-const PAGE: u32 = 1024;
-/// Bytes of the log that are kept when it has been brought into the file.
-pub(crate) const LOG: u32 = 64 << 20;
-/// Pages in the log before they are brought into the file.
-pub(crate) const CHECKPOINT: u32 = 4000;
+/// Bytes per page. Most writes are call records, which touch a few pages and change a few hundred bytes in each. Larger
+/// pages would mean more to write and to wait for, and would not save space.
+const PAGE_BYTES: u32 = 1024;
+/// Bytes of the write-ahead log that are kept after a checkpoint.
+pub(crate) const WAL_LIMIT_BYTES: u32 = 64 << 20;
+/// Pages in the write-ahead log that trigger a checkpoint.
+pub(crate) const CHECKPOINT_PAGES: u32 = 4000;
 
-/// Where a database is.
+/// The location of a database.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
-    /// A file, made with mode 0600 if it is missing; its directory has to be there. SQLite keeps two
-    /// more files beside it while it is open (`-wal`, `-shm`).
+    /// A file, created with mode 0600 if it is missing. Its directory must exist. While it is open, SQLite keeps two
+    /// more files beside it (`-wal`, `-shm`).
     Sqlite(PathBuf),
     /// A URL, `postgres://user:password@host:port/database`.
     Postgres(String),
 }
 
-/// A handle to a database; cheap to clone.
+/// A handle to a database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: Pool,
-    /// What this process is known by: what it opens and does not close is closed when its replica is lost.
+    /// Identifies this process. Calls and runs that it leaves open are closed when its replica is lost.
     pub(crate) process: Arc<str>,
 }
 
 impl Store {
-    /// Opens a database and brings its schema up to date.
+    /// Opens a database and migrates its schema.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened, or if another version of this program has changed it: then nothing
-    /// is touched.
+    /// If it cannot be opened, or if an incompatible version of this program has changed it. In the latter case nothing
+    /// is changed.
     pub async fn open(location: &Location) -> Result<Self, OpenError> {
         Self::open_with(location, migrate::LATEST).await
     }
@@ -76,7 +76,7 @@ impl Store {
         Ok(Self { pool, process })
     }
 
-    /// The word for the engine: `sqlite` or `postgres`.
+    /// The name of the engine: `sqlite` or `postgres`.
     pub fn kind(&self) -> &'static str {
         match &self.pool {
             Pool::Sqlite { .. } => "sqlite",
@@ -84,7 +84,8 @@ impl Store {
         }
     }
 
-    /// The same database over a connection of its own: what has to be in time waits for nobody else. On SQLite it is this one.
+    /// A handle to the same database with a separate connection, for urgent statements that must not wait for others.
+    /// On SQLite, a clone of this handle.
     #[must_use]
     pub fn apart(&self) -> Self {
         let Pool::Postgres(pool) = &self.pool else {
@@ -98,11 +99,11 @@ impl Store {
         }
     }
 
-    /// Asks the database for a sign of life: that it can be read.
+    /// Checks that the database can be read.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Unavailable`] if there is none within three seconds.
+    /// [`crate::Error::Unavailable`] if it does not respond within three seconds.
     pub async fn ping(&self) -> Result<()> {
         crate::sql::row!(
             self.pool.read().await?,
@@ -112,10 +113,10 @@ impl Store {
         Ok(())
     }
 
-    /// Asks a database that others change, too, whether it is the one that is written to: a standby may not know yet what they changed.
+    /// Checks that a database shared by replicas is the primary. A standby may lag behind.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if it can only be read.
+    /// [`crate::Error::Unavailable`] if it is read-only.
     pub async fn check_writable(&self) -> Result<()> {
         if !self.has_replicas() {
             return Ok(());
@@ -131,8 +132,8 @@ impl Store {
         }
     }
 
-    /// Closes all connections; SQLite then writes its log back into the one file. Methods of any
-    /// clone fail from now on.
+    /// Closes all connections. SQLite then checkpoints its log into the main file. The methods of all clones fail
+    /// afterwards.
     pub async fn close(&self) {
         match &self.pool {
             Pool::Sqlite { read, write } => {
@@ -149,7 +150,8 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
         location: location.to_string(),
         why,
     };
-    // A relative path would change its meaning, and one that begins with `file:` would be a URI.
+    // Made absolute, because a relative path would depend on the working directory, and one that begins with `file:`
+    // would be a URI.
     let path = std::path::absolute(file).map_err(|error| wrong(error.to_string()))?;
     let path = path
         .to_str()
@@ -157,8 +159,8 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
         .to_owned();
     private_file(Path::new(&path)).map_err(|error| wrong(error.to_string()))?;
 
-    // The unnamed main database is an empty temporary one; ours is attached to it, so that tables
-    // are called `kb.…` as in Postgres. A main database in memory would put `kb` in memory too.
+    // The unnamed main database is an empty temporary one. Ours is attached to it as `kb`, so that tables are called
+    // `kb.…` as in Postgres. With a main database in memory, `kb` would be in memory too.
     let options = SqliteConnectOptions::new()
         .filename("")
         .create_if_missing(true)
@@ -174,7 +176,7 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
     let write = Writer::new(options.clone(), &path);
     let read = SqlitePoolOptions::new()
         .max_connections(4)
-        .acquire_timeout(ACQUIRE)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
         .idle_timeout(Duration::from_secs(300))
         .max_lifetime(None)
         .test_before_acquire(false)
@@ -186,8 +188,8 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
     Ok(Pool::Sqlite { read, write })
 }
 
-/// Connects once outside of a pool: a pool would try again until its deadline and not say why it
-/// cannot. Only another process that is setting up the same file is waited for.
+/// Connects once outside of a pool, because a pool would retry until its deadline and not report the reason. Waits only
+/// for another process that is setting up the same file.
 async fn probe(options: &SqliteConnectOptions, path: &str) -> Result<()> {
     let since = Instant::now();
     loop {
@@ -197,7 +199,7 @@ async fn probe(options: &SqliteConnectOptions, path: &str) -> Result<()> {
             conn.close().await.and(attached)
         };
         match within(attempt).await {
-            Err(Error::Unavailable { .. }) if since.elapsed() < ACQUIRE => {
+            Err(Error::Unavailable { .. }) if since.elapsed() < ACQUIRE_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             result => return result,
@@ -205,7 +207,7 @@ async fn probe(options: &SqliteConnectOptions, path: &str) -> Result<()> {
     }
 }
 
-/// Makes the file, for its owner only; SQLite gives its other files the same mode.
+/// Creates the file with access for its owner only. SQLite gives its other files the same mode.
 fn private_file(file: &Path) -> io::Result<()> {
     let made = OpenOptions::new()
         .write(true)
@@ -227,11 +229,11 @@ pub(crate) async fn attach(
         .bind(path)
         .execute(&mut *conn)
         .await?;
-    // The size of pages is that of a new file; an older one keeps its own. A commit is durable only with FULL: NORMAL
-    // may lose the last ones when the machine stops.
+    // The page size applies to new files; an existing file keeps its size. Only FULL makes a commit durable: NORMAL may
+    // lose the last commits when the machine stops.
     let pragmas = format!(
-        "PRAGMA kb.page_size = {PAGE}; PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \
-         PRAGMA kb.journal_size_limit = {LOG}; PRAGMA wal_autocheckpoint = {CHECKPOINT};"
+        "PRAGMA kb.page_size = {PAGE_BYTES}; PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \
+         PRAGMA kb.journal_size_limit = {WAL_LIMIT_BYTES}; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(pragmas))
         .execute(&mut *conn)
@@ -245,8 +247,7 @@ pub(crate) async fn attach(
 }
 
 fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
-    // sqlx takes any scheme. Its parser's error may repeat a part of the URL, and with it of the
-    // password.
+    // sqlx accepts any scheme. The error of its parser may repeat a part of the URL, including the password.
     let is_ours = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let wrong = |why: &str| OpenError::Location {
         location: location.to_string(),
@@ -258,11 +259,11 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     let has_several = |options: &PgConnectOptions| options.get_host().contains(',');
     if hosts.contains(',') || options.as_ref().is_some_and(has_several) {
         return Err(wrong(
-            "it names several hosts: name one address that always leads to the server that is written to, such as that of a TCP proxy",
+            "it names several hosts: use one address that always leads to the primary, for example the address of a TCP proxy",
         ));
     }
     let options = options
-        .ok_or_else(|| wrong("not a URL as postgres://user:password@host:port/database"))?
+        .ok_or_else(|| wrong("not a URL of the form postgres://user:password@host:port/database"))?
         .application_name("toolwharf")
         .options([
             ("statement_timeout", "2s"),
@@ -271,8 +272,8 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
         .disable_statement_logging();
     let pool = PgPoolOptions::new()
         .max_connections(10)
-        .acquire_timeout(ACQUIRE)
-        // Instead of a ping. One that can only read leads to a standby, or to a server that was one.
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        // Replaces the ping. A read-only connection leads to a standby, or to a server that was demoted to one.
         .test_before_acquire(false)
         .before_acquire(|conn, _| {
             Box::pin(async move {
@@ -282,11 +283,11 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
                 Ok(row.try_get::<String, _>(0)? == "off")
             })
         })
-        // A connection that was given up may belong to a server that is silent for good; left
-        // alone it would be waited for as long as the system keeps it, and count all the time.
+        // A cancelled connection may belong to a server that no longer responds. Without this check, the connection
+        // would wait until the operating system gives up, and would count against the pool all that time.
         .after_release(|conn, _| {
             Box::pin(async move {
-                match tokio::time::timeout(DEADLINE, conn.ping()).await {
+                match tokio::time::timeout(STATEMENT_TIMEOUT, conn.ping()).await {
                     Ok(Ok(())) => Ok(true),
                     Ok(Err(error)) => Err(error),
                     Err(_) => Err(sqlx::Error::PoolTimedOut),
@@ -327,7 +328,7 @@ mod tests {
         Store::open(&location).await.unwrap()
     }
 
-    /// Versions before this one can lose what was committed when a log is reset while it is read.
+    /// Earlier versions can lose committed data when the log is reset during a read.
     #[tokio::test]
     async fn the_bundled_sqlite_is_new_enough() {
         let dir = tempfile::tempdir().unwrap();
@@ -358,8 +359,8 @@ mod tests {
         assert!(matches!(write, Err(Error::Unavailable { .. })), "{write:?}");
     }
 
-    /// The limit of pages fails as a full disk does, and has the same effect: SQLite rolls the
-    /// transaction back by itself.
+    /// Exceeding the page limit fails like a full disk, with the same effect: SQLite rolls back the transaction by
+    /// itself.
     #[tokio::test]
     async fn a_full_disk() {
         let dir = tempfile::tempdir().unwrap();
@@ -399,7 +400,7 @@ mod tests {
         };
         fill().await;
         full(store.event_add(event).await);
-        // One that fits, before one that does not: neither is there.
+        // The first record fits and the second does not: neither is stored.
         let mut calls = store.call_writer();
         let pages = |calls: &mut CallWriter, count: u32| {
             let conn = calls.conn();

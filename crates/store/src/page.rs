@@ -1,13 +1,12 @@
-//! Paging by key, and the answer of a `put`.
+//! Pagination by key, and the result of a `put`.
 
-/// The most rows of one page; a greater limit is taken as this.
+/// Maximum number of rows per page. A greater limit is reduced to it.
 pub const MAX_PAGE: u32 = 1_000;
 
-/// Which part of a list: the rows behind `after`, at most `limit`. A page with fewer rows than its
-/// limit is the last.
+/// A section of a list: at most `limit` rows after the key `after`. A page with fewer rows than its limit is the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The last key of the page before.
+    /// The last key of the previous page.
     pub after: Option<String>,
     /// `None` is [`MAX_PAGE`].
     pub limit: Option<u32>,
@@ -22,7 +21,7 @@ impl Page {
         }
     }
 
-    /// The rows behind this key.
+    /// The rows after this key.
     pub fn after(key: impl Into<String>, limit: u32) -> Self {
         Self {
             after: Some(key.into()),
@@ -35,10 +34,10 @@ impl Page {
     }
 }
 
-/// A row that was put.
+/// The result of a `put`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put<T> {
     pub row: T,
-    /// Whether it was not there before.
+    /// True if the row is new.
     pub created: bool,
 }

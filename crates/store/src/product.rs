@@ -1,4 +1,4 @@
-//! Products: manifests that bring servers to a project, installed and removed as a whole.
+//! Products: manifests that add servers to a project, installed and removed as a whole.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
     workspace,
 };
 
-/// A product that is installed on a project.
+/// A product installed in a project.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ProductRow {
     pub id: String,
@@ -31,23 +31,23 @@ pub struct ProductRow {
     pub updated_at: Time,
 }
 
-/// What an installation did.
+/// The result of an installation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Installed {
     pub product: Put<ProductRow>,
-    /// The product's servers as they are now, in the order given.
+    /// The product's servers as stored, in the order given.
     pub servers: Vec<ServerRow>,
-    /// Servers that an earlier version brought and this one does not.
+    /// Servers of the previous version that this one does not have.
     pub removed: Vec<ServerName>,
 }
 
 impl Store {
-    /// Installs a product, or updates one that is installed: its servers become these. A server
-    /// that stays keeps its id, and whether it is enabled, for that may be somebody's decision.
+    /// Installs or updates a product, and replaces its servers with these. A server that remains keeps its id and its
+    /// `enabled` flag, which a user may have set.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if a server's name is
-    /// taken by one that is not the product's, [`Error::Invalid`] if two servers have one name.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if the name of a server is taken by one
+    /// that does not belong to the product, [`Error::Invalid`] if two servers have the same name.
     pub async fn product_install(
         &self,
         project: &ProjectId,
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if it is not installed on this project.
+    /// [`Error::NotFound`] if it is not installed in this project.
     pub async fn product_get(&self, project: &ProjectId, name: &str) -> Result<ProductRow> {
         let row = row!(
             self.pool.read().await?,
@@ -107,7 +107,7 @@ impl Store {
         row.ok_or_else(|| Error::not_found("product", name))
     }
 
-    /// The products of a project by name, [`crate::MAX_PAGE`] at most.
+    /// The products of a project by name, at most [`crate::MAX_PAGE`].
     pub async fn product_list(&self, project: &ProjectId) -> Result<Vec<ProductRow>> {
         rows!(
             self.pool.read().await?,
@@ -119,10 +119,10 @@ impl Store {
         )
     }
 
-    /// Removes a product with its servers; which these were.
+    /// Removes a product with its servers, and returns the names of these servers.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not installed on this project.
+    /// [`Error::NotFound`] if it is not installed in this project.
     pub async fn product_uninstall(
         &self,
         project: &ProjectId,
@@ -202,7 +202,7 @@ async fn upsert_server(tx: &mut Tx, product: &ProductRow, server: &NewServer) ->
         server.enabled,
         now(),
     )?;
-    let why = "the project has a server of this name that is not this product's";
+    let why = "the project already has a server with this name that does not belong to the product";
     row.ok_or_else(|| Error::conflict("server", &server.name, why))
 }
 

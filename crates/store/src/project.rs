@@ -1,4 +1,4 @@
-//! Projects: whose servers, secrets and settings are kept apart from everybody else's.
+//! Projects, which isolate servers, secrets and settings from each other.
 
 use model::ProjectId;
 use serde::Serialize;
@@ -13,7 +13,6 @@ use crate::{
     workspace,
 };
 
-/// A project.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ProjectRow {
     #[sqlx(try_from = "String")]
@@ -26,7 +25,7 @@ pub struct ProjectRow {
     pub updated_at: Time,
 }
 
-/// A project to be put.
+/// A project to create or replace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewProject {
     pub id: ProjectId,
@@ -37,7 +36,7 @@ pub struct NewProject {
 }
 
 impl NewProject {
-    /// An enabled project that is named as its id.
+    /// An enabled project whose name is its id.
     pub fn new(id: ProjectId) -> Self {
         Self {
             name: id.to_string(),
@@ -50,7 +49,7 @@ impl NewProject {
 }
 
 impl Store {
-    /// Creates a project or replaces what is known of it.
+    /// Creates or replaces a project.
     pub async fn project_put(&self, project: &NewProject) -> Result<Put<ProjectRow>> {
         let row = row!(
             self.pool.write().await?,
@@ -73,7 +72,7 @@ impl Store {
         Ok(Put { row, created })
     }
 
-    /// Creates those of these projects that are not there.
+    /// Creates those of the projects that do not exist.
     pub async fn project_ensure(&self, ids: &[ProjectId]) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         for id in ids {
@@ -92,7 +91,7 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project.
+    /// [`Error::NotFound`] if the project does not exist.
     pub async fn project_get(&self, id: &ProjectId) -> Result<ProjectRow> {
         let row = row!(
             self.pool.read().await?,
@@ -116,15 +115,16 @@ impl Store {
         )
     }
 
-    /// Removes a project with everything that is its own. What was called in it stays in the audit.
+    /// Deletes a project with everything that belongs to it. Audit records of its calls remain.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project.
+    /// [`Error::NotFound`] if the project does not exist.
     pub async fn project_delete(&self, id: &ProjectId) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         lock(&mut tx, id).await?;
         let key = Key(id.as_str());
-        // These know no project of the configuration file either, so nothing cascades to them.
+        // These tables also hold rows of the configuration file's servers, which have no project. So they have no
+        // foreign key, and nothing cascades to them.
         execute!(tx, "DELETE FROM kb.tool_pins WHERE project_id = $1", key)?;
         execute!(tx, "DELETE FROM kb.tool_changes WHERE project_id = $1", key)?;
         execute!(tx, "DELETE FROM kb.logins WHERE project_id = $1", key)?;
@@ -144,8 +144,8 @@ impl Store {
     }
 }
 
-/// Makes transactions that change several rows of a project take turns. Writing the row without
-/// changing it locks it on both engines.
+/// Serialises transactions that change several rows of a project. Writing the row without changing it locks it on both
+/// engines.
 pub(crate) async fn lock(tx: &mut Tx, id: &ProjectId) -> Result<()> {
     let text = "UPDATE kb.projects SET updated_at = updated_at WHERE id = $1";
     match execute!(tx, text, Key(id.as_str()))? {
@@ -154,7 +154,7 @@ pub(crate) async fn lock(tx: &mut Tx, id: &ProjectId) -> Result<()> {
     }
 }
 
-/// What stands in `project_id` where the configuration file's servers have rows too.
+/// The value of `project_id` in tables that also hold rows of the configuration file's servers.
 pub(crate) fn scope(project: Option<&ProjectId>) -> Key<'_> {
     Key(project.map_or("", ProjectId::as_str))
 }

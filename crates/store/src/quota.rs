@@ -1,7 +1,7 @@
-//! How many things a project may have.
+//! Quotas of a project.
 //!
-//! Whoever has a project's key with the role `manage` may make them, and all of them are read when the project is taken
-//! in, shown in its lists and kept in memory. What is replaced counts once; at the bound nothing new is taken.
+//! A key with the role `manage` can create these things, and all of them are read when the project is loaded, shown in
+//! its lists and kept in memory. A replacement does not count. At the limit, new things are refused.
 
 use model::ProjectId;
 
@@ -10,18 +10,18 @@ use crate::{
     sql::{Key, Tx, row},
 };
 
-/// Things of a project whose number is bounded.
+/// The limited things of a project.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Quota {
-    /// Those of its products, too.
+    /// Including those of products.
     Servers,
     Secrets,
-    /// Keys that were not revoked.
+    /// Keys that are not revoked.
     Keys,
     ToolSettings,
 }
 
-/// The most servers, the most secrets and the most keys of one project.
+/// Maximum number of servers, of secrets and of keys in one project.
 pub const MAX_OF_A_PROJECT: i64 = 500;
 const MAX_TOOL_SETTINGS: i64 = 5_000;
 
@@ -39,19 +39,19 @@ impl Quota {
         match self {
             Self::Servers => (
                 MAX_OF_A_PROJECT,
-                "the project has 500 servers, the most there may be: remove one first",
+                "the project has 500 servers, which is the limit: remove one first",
             ),
             Self::Secrets => (
                 MAX_OF_A_PROJECT,
-                "the project has 500 secrets, the most there may be: remove one first",
+                "the project has 500 secrets, which is the limit: remove one first",
             ),
             Self::Keys => (
                 MAX_OF_A_PROJECT,
-                "the project has 500 keys, the most there may be: revoke one first",
+                "the project has 500 keys, which is the limit: revoke one first",
             ),
             Self::ToolSettings => (
                 MAX_TOOL_SETTINGS,
-                "the project has settings for 5000 tools, the most there may be: remove one first",
+                "the project has settings for 5000 tools, which is the limit: remove one first",
             ),
         }
     }
@@ -67,10 +67,10 @@ impl Quota {
         }
     }
 
-    /// Checks after a thing was put, in the same transaction and with the project locked.
+    /// Checks the quota after a thing was put, in the same transaction and with the project locked.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if it is one too many: then the transaction must not be committed.
+    /// [`Error::Conflict`] if the quota is exceeded. The caller must not commit the transaction.
     pub(crate) async fn check(self, tx: &mut Tx, project: &ProjectId, name: &str) -> Result<()> {
         let counted = row!(tx, (i64,), self.count(), Key(project.as_str()))?;
         let (most, why) = self.most();

@@ -1,13 +1,14 @@
-//! Replicas: the gateways on one Postgres, and what only one of them may do at a time.
+//! Replicas: the gateways on one Postgres, and the leases for work that only one of them may do at a time.
 //!
-//! A replica is there as long as its row is, and a lease as long as its holder's row: one row is renewed for all leases
-//! of a replica, and all of them are lost at once. Whoever finds a row that has expired removes it. The lock of the row
-//! decides between that and a late renewal: one of them finds nothing to change. All times are the database's.
+//! A replica exists as long as its row, and a lease as long as its holder's row. Renewing that one row renews all
+//! leases of a replica, and losing it loses all of them at once. Any replica deletes expired rows that it finds. The
+//! row lock decides between that and a late renewal: the second one finds nothing to change. All times are database
+//! times.
 //!
-//! A standby that takes over may lack the last leases that were given, and the numbers of their fences. No lease is given before those have
-//! run out, and then with higher numbers: see [`Store::timeline_begin`].
+//! After a failover, the new primary may lack the latest leases and fencing tokens. No lease is granted before those
+//! have expired, and then only with higher tokens: see [`Store::timeline_begin`].
 //!
-//! On SQLite there are no replicas: the methods do nothing there.
+//! SQLite has no replicas: the methods do nothing there.
 
 use std::{
     collections::HashMap,
@@ -25,17 +26,18 @@ use crate::{
     sql::{Key, Pool, Text, execute, row, rows},
 };
 
-/// How long ago a call that is still open may have begun, and more: it lasts an hour at most.
-const OPEN: Duration = Duration::from_secs(2 * 3600);
-/// The error of calls and runs that were open in a failover of the database.
-const FAILED_OVER: &str = "the database was failed over before the end was recorded";
-/// The error of calls and runs that a replica left open.
-const LEFT: &str = "its gateway was lost before the end was recorded";
+/// Upper bound for the age of an open call. A call lasts one hour at most.
+const MAX_OPEN_CALL_AGE: Duration = Duration::from_secs(2 * 3600);
+/// The error of calls and runs that were open during a database failover.
+const FAILOVER_ERROR: &str = "the database failed over before the result was recorded";
+/// The error of calls and runs that a lost replica left open.
+const LOST_REPLICA_ERROR: &str = "the gateway was lost before the result was recorded";
 
-/// More fences than can be lost in a failover.
-const LOST_FENCES: i64 = 1_000_000;
+/// More fencing tokens than a failover can lose.
+const MAX_LOST_FENCES: i64 = 1_000_000;
 
-/// Removes replicas; these, as [`ReplicaRow`]. `$1` is what is said of what they left open, `$2` the least id of an open call.
+/// Deletes replicas and returns them as [`ReplicaRow`]s. `$1` is the error for the calls and runs that they left open,
+/// `$2` the lowest id of an open call.
 macro_rules! removed {
     ($which:literal) => {
         concat!(
@@ -53,21 +55,21 @@ macro_rules! removed {
     };
 }
 
-/// A replica that is there.
+/// A live replica.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct ReplicaRow {
     pub id: String,
-    /// Of its host.
+    /// The name of its host.
     pub name: String,
     pub version: String,
-    /// Where the other replicas reach it.
+    /// The address for other replicas.
     pub address: Option<String>,
     pub started_at: Time,
     pub seen_at: Time,
     pub expires_at: Time,
 }
 
-/// A replica that joins.
+/// A new replica.
 #[derive(Clone, Copy, Debug)]
 pub struct NewReplica<'a> {
     pub id: &'a str,
@@ -82,7 +84,7 @@ pub struct LeaseRow {
     pub name: String,
     /// The id of a replica.
     pub holder: String,
-    /// Higher than that of every lease that was taken before.
+    /// The fencing token: higher than that of every earlier lease.
     pub fence: i64,
     pub since: Time,
 }
@@ -94,10 +96,10 @@ impl Store {
         matches!(self.pool, Pool::Postgres(_))
     }
 
-    /// Adds a replica, which is lost after `lease` unless it is renewed.
+    /// Adds a replica. It is lost after `lease` unless it is renewed.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if its id is known.
+    /// [`Error::Conflict`] if the id is taken.
     pub async fn replica_add(&self, replica: NewReplica<'_>, lease: Duration) -> Result<()> {
         if !self.has_replicas() {
             return Ok(());
@@ -116,7 +118,7 @@ impl Store {
             replica.address.map(Text),
             millis(lease),
             Key(&self.process),
-            sealing::KNOWN,
+            sealing::KNOWN_VERSION,
         )?;
         let (at,) =
             added.ok_or_else(|| Error::conflict("replica", replica.id, "its id is known"))?;
@@ -124,7 +126,8 @@ impl Store {
         Ok(())
     }
 
-    /// Renews a replica, and with it all that it holds: these leases, with their fences. `None`: it is lost, and may not come back under this id.
+    /// Renews a replica and all its leases. Returns the leases with their fencing tokens, or `None` if the replica is
+    /// lost. A lost replica must rejoin with a new id.
     pub async fn replica_renew(
         &self,
         id: &str,
@@ -153,8 +156,8 @@ impl Store {
         Ok(Some(held.collect()))
     }
 
-    /// Whether the database goes on from a standby or a backup, and nobody has taken that in yet ([`Store::timeline_begin`]). What was committed
-    /// last may be missing then.
+    /// Whether the database was promoted from a standby or restored from a backup and no replica has handled that yet
+    /// ([`Store::timeline_begin`]). The last commits may then be missing.
     pub async fn timeline_is_new(&self) -> Result<bool> {
         if !self.has_replicas() {
             return Ok(false);
@@ -167,30 +170,32 @@ impl Store {
         Ok(known.is_none())
     }
 
-    /// Takes in that the database goes on from a standby or a backup. The ends of calls and runs may be missing: open ones are closed as those of
-    /// a lost replica are, and what becomes known of them goes before that. From now on no lease is given for a while, and no fence twice.
+    /// Handles a failover to a standby or a restore from a backup. The results of calls and runs may be missing, so
+    /// open ones are closed like those of a lost replica. Results that are reported later replace that. From now on, no
+    /// lease is granted for one lease period, and no fencing token is used twice.
     pub async fn timeline_begin(&self) -> Result<()> {
         execute!(
             self.pool.write().await?,
             "UPDATE kb.agent_run_tool_calls SET status = 'unknown', error = $1, finished_at = clock_timestamp()
              WHERE status = 'open' AND id >= $2",
-            Text(FAILED_OVER),
-            Key(&floor(now() - OPEN)),
+            Text(FAILOVER_ERROR),
+            Key(&floor(now() - MAX_OPEN_CALL_AGE)),
         )?;
         execute!(
             self.pool.write().await?,
             "UPDATE kb.agent_runs SET status = 'interrupted', error = $1, finished_at = clock_timestamp()
              WHERE status = 'running'",
-            Text(FAILED_OVER),
+            Text(FAILOVER_ERROR),
         )?;
-        // What was changed last may be undone, and everybody's caches are of before. Earlier versions are told so; the others see the history.
+        // The latest changes may be undone, while the caches of all replicas still contain them. These rows notify
+        // earlier versions; current ones notice the new history.
         execute!(
             self.pool.write().await?,
             "INSERT INTO kb.toolwharf_changes (topic, at)
              SELECT topic, clock_timestamp()
              FROM (VALUES ('keys'), ('projects'), ('servers'), ('approvals'), ('logins')) AS t (topic)",
         )?;
-        // At last: whatever is given up before this is begun anew.
+        // Last, so that a failure in any earlier step repeats them all.
         row!(
             self.pool.write().await?,
             (i64,),
@@ -198,12 +203,12 @@ impl Store {
                  INSERT INTO kb.toolwharf_timelines (id, since) VALUES (kb.toolwharf_timeline(), clock_timestamp())
                  ON CONFLICT (id) DO NOTHING RETURNING id)
              SELECT setval('kb.toolwharf_fences', nextval('kb.toolwharf_fences') + $1) FROM begun",
-            LOST_FENCES,
+            MAX_LOST_FENCES,
         )?;
         Ok(())
     }
 
-    /// Removes a replica, which frees what it held and closes what it left open.
+    /// Removes a replica, releases its leases and closes what it left open.
     pub async fn replica_remove(&self, id: &str) -> Result<()> {
         if !self.has_replicas() {
             return Ok(());
@@ -212,15 +217,15 @@ impl Store {
             self.pool.write().await?,
             ReplicaRow,
             removed!("id = $3"),
-            Text(LEFT),
-            Key(&floor(now() - OPEN)),
+            Text(LOST_REPLICA_ERROR),
+            Key(&floor(now() - MAX_OPEN_CALL_AGE)),
             Key(id),
         )?;
         Ok(())
     }
 
-    /// Removes the replicas that are lost, which frees what they held and closes what they left open: calls as `unknown`, and runs as
-    /// `interrupted`. These replicas.
+    /// Removes lost replicas and returns them. Releases their leases, and closes the calls that they left open as
+    /// `unknown` and the runs as `interrupted`.
     pub async fn replica_remove_lost(&self) -> Result<Vec<ReplicaRow>> {
         if !self.has_replicas() {
             return Ok(Vec::new());
@@ -229,12 +234,12 @@ impl Store {
             self.pool.write().await?,
             ReplicaRow,
             removed!("expires_at <= clock_timestamp()"),
-            Text(LEFT),
-            Key(&floor(now() - OPEN)),
+            Text(LOST_REPLICA_ERROR),
+            Key(&floor(now() - MAX_OPEN_CALL_AGE)),
         )
     }
 
-    /// All replicas that are there, the oldest first.
+    /// All live replicas, oldest first.
     pub async fn replica_list(&self) -> Result<Vec<ReplicaRow>> {
         if !self.has_replicas() {
             return Ok(Vec::new());
@@ -248,8 +253,9 @@ impl Store {
         )
     }
 
-    /// Takes a lease that is free, for a replica that is there, or has it already; its fence. `None`: somebody else has it, or the
-    /// replica is lost, or the database goes on from a standby for less than `lease`, so that somebody may have it who does not know.
+    /// Takes a lease for a live replica if the lease is free or already held by it, and returns the fencing token.
+    /// Returns `None` if another replica holds the lease, if this replica is lost, or if a database failover was less
+    /// than `lease` ago: another replica may then hold the lease although the database lost it.
     pub async fn lease_take(
         &self,
         name: &str,
@@ -274,8 +280,8 @@ impl Store {
         Ok(taken.map(|(fence,)| fence))
     }
 
-    /// Agrees on who has a lease: `holder` takes it if it is free, or if `from` has it, whom `holder` cannot reach. The replica that
-    /// has it; `None`: `holder` is lost.
+    /// Lets the replicas agree on the holder of a lease. `holder` takes it if it is free, or if it belongs to `from`,
+    /// which `holder` cannot reach. Returns the replica that holds the lease, or `None` if `holder` is lost.
     pub async fn lease_agree(
         &self,
         name: &str,
@@ -300,7 +306,7 @@ impl Store {
         Ok(agreed.map(|(holder,)| holder))
     }
 
-    /// Gives a lease back, if this fence is still that of the lease.
+    /// Releases a lease if it still has this fencing token.
     pub async fn lease_release(&self, name: &str, fence: i64) -> Result<()> {
         let mut conn = self.pool.write().await?;
         execute!(

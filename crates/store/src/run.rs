@@ -1,4 +1,4 @@
-//! Runs of agents.
+//! Agent runs.
 
 use model::ProjectId;
 use serde::Serialize;
@@ -11,7 +11,6 @@ use crate::{
     sql::{Filter, Key, Text, execute, page, row},
 };
 
-/// The columns of a [`RunRow`].
 macro_rules! columns {
     () => {
         "id, project_id, agent, model, status, turns, input_tokens, output_tokens, cost_micros, error, started_at,
@@ -19,7 +18,7 @@ macro_rules! columns {
     };
 }
 
-/// A run of an agent.
+/// An agent run.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct RunRow {
     pub id: String,
@@ -34,11 +33,11 @@ pub struct RunRow {
     pub error: Option<String>,
     pub started_at: Time,
     pub finished_at: Option<Time>,
-    /// What was said in it; that may be gone.
+    /// Its conversation, which may have been deleted.
     pub conversation_id: Option<String>,
 }
 
-/// A run that begins.
+/// A run to open.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRun<'a> {
     pub project: Option<&'a ProjectId>,
@@ -47,7 +46,7 @@ pub struct NewRun<'a> {
     pub conversation: Option<&'a str>,
 }
 
-/// Which runs; what is `None` does not matter.
+/// Selects runs. `None`: any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunFilter {
     pub project: Option<ProjectId>,
@@ -55,20 +54,20 @@ pub struct RunFilter {
     pub conversation: Option<String>,
 }
 
-/// How a run ended and what it took.
+/// The result of a run and its usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunEnd {
     pub status: String,
     pub turns: i32,
     pub input_tokens: i64,
     pub output_tokens: i64,
-    /// In millionths of the currency that prices are configured in.
+    /// In millionths of the currency of the configured prices.
     pub cost_micros: i64,
     pub error: Option<String>,
 }
 
 impl Store {
-    /// Opens the record of a run; its status is `running`.
+    /// Opens a run record with the status `running`.
     pub async fn run_put(&self, run: NewRun<'_>) -> Result<RunRow> {
         let row = row!(
             self.pool.write().await?,
@@ -91,7 +90,7 @@ impl Store {
         row.ok_or_else(|| Error::not_found("run of", run.agent))
     }
 
-    /// Closes the record of a run.
+    /// Closes a run record.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the project has no such run.
@@ -138,7 +137,8 @@ impl Store {
         )
     }
 
-    /// Where the replica is reached, other than this one, that has the newest run of a conversation under way, if one has.
+    /// The address of the replica, other than this one, that has the newest running run of a conversation, if there is
+    /// one.
     pub async fn run_place(
         &self,
         project: Option<&ProjectId>,
@@ -162,7 +162,7 @@ impl Store {
         Ok(row.and_then(|(address,)| address))
     }
 
-    /// Closes all runs that were begun before this time and are still open, as `interrupted` with this reason; how many.
+    /// Closes all open runs that began before this time as `interrupted` with this reason, and returns their number.
     pub async fn run_interrupt_open(&self, before: Time, reason: &str) -> Result<u64> {
         execute!(
             self.pool.write().await?,
@@ -174,8 +174,8 @@ impl Store {
         )
     }
 
-    /// Forgets some of the runs before this time that no call belongs to any more, the oldest first; how many. Call it
-    /// until it returns 0.
+    /// Deletes up to 1000 of the oldest runs before this time that have no recorded calls, and returns their number.
+    /// Call it until it returns 0.
     pub async fn run_prune(&self, before: Time) -> Result<u64> {
         execute!(
             self.pool.write().await?,
@@ -187,10 +187,10 @@ impl Store {
         )
     }
 
-    /// A run: of this project, or any run if none is named.
+    /// A run. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such run.
+    /// [`Error::NotFound`] if the run does not exist.
     pub async fn run_get(&self, project: Option<&ProjectId>, id: &str) -> Result<RunRow> {
         let row = row!(
             self.pool.read().await?,

@@ -1,6 +1,7 @@
-//! Sealed values in the entries of rows: whether all programs on the database know them, and sealing rows that hold plain text.
+//! Sealed values in stored entries: checks whether all programs on the database support them, and seals rows that hold
+//! plain text.
 //!
-//! Sealing begins once, for good: from then on a program that does not know it cannot open the database.
+//! Sealing begins once and permanently: afterwards, a program that does not support it cannot open the database.
 
 use serde_json::Value;
 
@@ -12,18 +13,18 @@ use crate::{
     sql::{Doc, Key, execute, row, rows},
 };
 
-/// The first schema version whose programs know sealed values.
-const SEALING: i64 = 17;
+/// The first schema version whose programs support sealed values.
+const SEALING_VERSION: i64 = 17;
 
 impl Store {
-    /// Whether values in entries may be sealed: no replica runs that is of a version before this was known. Programs of such a version
-    /// cannot open the database after this has returned `true`.
+    /// Returns whether values in entries may be sealed, which requires that no running replica has a version without
+    /// that support. Once this has returned `true`, programs of such a version cannot open the database.
     pub async fn sealing_begin(&self) -> Result<bool> {
         let begun = row!(
             self.pool.read().await?,
             (i64,),
             "SELECT version FROM kb.schema_migrations WHERE version = $1 AND needs >= $1",
-            SEALING,
+            SEALING_VERSION,
         )?;
         if begun.is_some() {
             return Ok(true);
@@ -34,7 +35,7 @@ impl Store {
                 (i64,),
                 "SELECT COUNT(*) FROM kb.toolwharf_replicas
                  WHERE expires_at > clock_timestamp() AND (knows IS NULL OR knows < $1)",
-                SEALING,
+                SEALING_VERSION,
             )?;
             if old.is_some_and(|(count,)| count > 0) {
                 return Ok(false);
@@ -43,13 +44,13 @@ impl Store {
         execute!(
             self.pool.write().await?,
             "UPDATE kb.schema_migrations SET needs = $1 WHERE version = $1",
-            SEALING,
+            SEALING_VERSION,
         )?;
         Ok(true)
     }
 
-    /// Replaces the entry of a project's server by the same one with sealed values, unless the row was changed since `updated_at`;
-    /// whether it was replaced.
+    /// Replaces the entry of a project's server with its sealed form, unless the row was changed since `updated_at`.
+    /// Returns whether it was replaced.
     pub async fn server_seal(&self, id: &str, updated_at: Time, config: &Value) -> Result<bool> {
         let changed = execute!(
             self.pool.write().await?,
@@ -61,7 +62,7 @@ impl Store {
         Ok(changed == 1)
     }
 
-    /// As [`Store::server_seal`], of a hosted server.
+    /// Like [`Store::server_seal`], for a hosted server.
     pub async fn workspace_seal(&self, id: &str, updated_at: Time, config: &Value) -> Result<bool> {
         let changed = execute!(
             self.pool.write().await?,
@@ -74,7 +75,7 @@ impl Store {
         Ok(changed == 1)
     }
 
-    /// As [`Store::server_seal`], of the manifest of a product.
+    /// Like [`Store::server_seal`], for the manifest of a product.
     pub async fn product_seal(&self, id: &str, updated_at: Time, manifest: &Value) -> Result<bool> {
         let changed = execute!(
             self.pool.write().await?,
@@ -86,7 +87,7 @@ impl Store {
         Ok(changed == 1)
     }
 
-    /// All products of all projects; not paged, for it is read once at the start.
+    /// All products of all projects. Not paged, because it is read once at the start.
     pub async fn product_list_all(&self) -> Result<Vec<ProductRow>> {
         rows!(
             self.pool.read().await?,
@@ -97,5 +98,5 @@ impl Store {
     }
 }
 
-/// The schema version that this program tells other replicas that it knows.
-pub(crate) const KNOWN: i64 = LATEST;
+/// The schema version that this program reports to other replicas.
+pub(crate) const KNOWN_VERSION: i64 = LATEST;

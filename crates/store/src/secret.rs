@@ -1,4 +1,4 @@
-//! Secrets, sealed before they come here. Nothing in a list is a value, and `Debug` shows none.
+//! Secrets, sealed by the caller. Lists contain no values, and `Debug` shows none.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::{
     sql::{Key, execute, row, rows},
 };
 
-/// That a secret is there.
+/// A secret without its value.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct SecretRow {
     pub name: String,
@@ -24,7 +24,7 @@ pub struct SecretRow {
     pub updated_at: Time,
 }
 
-/// A secret as it is kept.
+/// A secret with its sealed value.
 #[derive(Clone, PartialEq, FromRow)]
 pub struct SealedSecret {
     pub name: String,
@@ -34,11 +34,11 @@ pub struct SealedSecret {
 }
 
 impl Store {
-    /// Stores a version of a secret: 1 for a new one, otherwise the one after the stored.
+    /// Stores a version of a secret: 1 for a new one, otherwise the stored version plus 1.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if another version is
-    /// stored than the one before this: somebody else was faster.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if the stored version is not the one
+    /// before this, because another writer was faster.
     pub async fn secret_put(
         &self,
         project: &ProjectId,
@@ -64,7 +64,7 @@ impl Store {
             &secret.sealed[..],
             now(),
         )?;
-        let why = "another version of it is stored than the one that was to be replaced";
+        let why = "it has changed since it was read";
         let row = row.ok_or_else(|| Error::conflict("secret", &secret.name, why))?;
         if row.version == 1 {
             Quota::Secrets.check(&mut tx, project, &secret.name).await?;
@@ -73,7 +73,7 @@ impl Store {
         Ok(row)
     }
 
-    /// The names of a project's secrets, by name.
+    /// A project's secrets by name, without values.
     pub async fn secret_list(&self, project: &ProjectId, page: &Page) -> Result<Vec<SecretRow>> {
         rows!(
             self.pool.read().await?,
@@ -99,7 +99,7 @@ impl Store {
         row.ok_or_else(|| Error::not_found("secret", name))
     }
 
-    /// All secrets of a project by name; not paged, for a server may name any of them.
+    /// All secrets of a project by name. Not paged, because a server may use any of them.
     pub async fn secret_all(&self, project: &ProjectId) -> Result<Vec<SealedSecret>> {
         rows!(
             self.pool.read().await?,

@@ -15,7 +15,7 @@ use crate::{
     workspace,
 };
 
-/// How a server is reached, as the column says it.
+/// The transport of a server, as stored in the column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {
@@ -30,7 +30,7 @@ pub struct ServerRow {
     pub id: String,
     #[sqlx(try_from = "String")]
     pub project_id: ProjectId,
-    /// The product that installed it, if one did.
+    /// The product that installed it, if any.
     pub product_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub name: ServerName,
@@ -43,7 +43,7 @@ pub struct ServerRow {
     pub updated_at: Time,
 }
 
-/// A server to be put or installed.
+/// A server to put or install.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewServer {
     pub name: ServerName,
@@ -56,11 +56,11 @@ pub struct NewServer {
 const BY_PRODUCT: &str = "it belongs to a product";
 
 impl Store {
-    /// Creates a server or replaces what is known of it.
+    /// Creates or replaces a server.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the server belongs to
-    /// a product, or a hosted one has its name.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if the server belongs to a product, or if
+    /// a hosted server has the same name.
     pub async fn server_put(
         &self,
         project: &ProjectId,
@@ -115,10 +115,10 @@ impl Store {
         row.ok_or_else(|| Error::not_found("server", name))
     }
 
-    /// The server of this id; of one project only if one is named.
+    /// The server with this id. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if it does not exist.
     pub async fn server_get_by_id(
         &self,
         project: Option<&ProjectId>,
@@ -136,7 +136,7 @@ impl Store {
         row.ok_or_else(|| Error::not_found("server", id))
     }
 
-    /// All servers of a project by name; not paged, for whoever asks loads the whole project.
+    /// All servers of a project by name. Not paged, because the caller loads the whole project.
     pub async fn server_list(&self, project: &ProjectId) -> Result<Vec<ServerRow>> {
         rows!(
             self.pool.read().await?,
@@ -148,7 +148,7 @@ impl Store {
         )
     }
 
-    /// All servers of all projects, by project and name; not paged, for it is what one boots with.
+    /// All servers of all projects, by project and name. Not paged, because it is read at start-up.
     pub async fn server_list_all(&self) -> Result<Vec<ServerRow>> {
         rows!(
             self.pool.read().await?,
@@ -159,7 +159,7 @@ impl Store {
         )
     }
 
-    /// Enables or disables a server, whoever it belongs to.
+    /// Enables or disables a server, including one that belongs to a product.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the project has no such server.
@@ -184,12 +184,12 @@ impl Store {
         row.ok_or_else(|| Error::not_found("server", name))
     }
 
-    /// Removes a server with its tools' settings and its snapshot. Pins stay: a server that is added again is to
-    /// have the definitions that were agreed to.
+    /// Removes a server with its tool settings and its snapshot. Its pins remain, so that a server that is added again
+    /// has the approved definitions.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the project has no such server, [`Error::Conflict`] if it belongs to a
-    /// product: that is uninstalled as a whole.
+    /// [`Error::NotFound`] if the project has no such server, [`Error::Conflict`] if it belongs to a product: uninstall
+    /// the product instead.
     pub async fn server_delete(&self, project: &ProjectId, name: &ServerName) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         let removed = execute!(
@@ -200,7 +200,7 @@ impl Store {
             Key(name.as_str()),
         )?;
         if removed == 0 {
-            // Given back first: with SQLite there is only one connection that writes.
+            // Release the connection first: SQLite has only one for writing.
             drop(tx);
             self.server_get(project, name).await?;
             return Err(Error::conflict("server", name, BY_PRODUCT));
@@ -210,7 +210,7 @@ impl Store {
     }
 }
 
-/// Refuses a name that a server of this project has which is not hosted. The project has to be locked.
+/// Checks that no server of the project except hosted ones has this name. The project must be locked.
 pub(crate) async fn name_is_free(
     tx: &mut Tx,
     project: &ProjectId,
@@ -226,14 +226,14 @@ pub(crate) async fn name_is_free(
     match found {
         None => Ok(()),
         Some(_) => {
-            let why = "a server of the project that is not hosted has this name";
+            let why = "another server of the project has this name";
             Err(Error::conflict("hosted server", name, why))
         }
     }
 }
 
-/// Removes what is remembered of a server that is no more, save how its tools were defined: removing a server and adding
-/// it again agrees to nothing.
+/// Deletes the data of a removed server except its tool pins: removing a server and adding it again must not approve
+/// anything.
 pub(crate) async fn forget(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
     for text in [
         "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2",
@@ -245,7 +245,7 @@ pub(crate) async fn forget(tx: &mut Tx, project: Key<'_>, server: &ServerName) -
 }
 
 impl TransportKind {
-    /// The word of the column and of manifests.
+    /// The word used in the column and in manifests.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -264,7 +264,7 @@ impl TryFrom<String> for TransportKind {
             "stdio" => Ok(Self::Stdio),
             "sse" => Ok(Self::Sse),
             "http" => Ok(Self::Http),
-            _ => Err(format!("{word:?} is no transport")),
+            _ => Err(format!("unknown transport {word:?}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The last good catalog of each server, so that a list is answered before the server is up.
+//! The last good catalog of each server, so that lists can be served before the server is running.
 
 use model::{ProjectId, ServerName};
 use sqlx::FromRow;
@@ -11,21 +11,21 @@ use crate::{
     sql::{Key, Text, execute, rows},
 };
 
-/// A catalog as it was last seen.
+/// The last known catalog of a server.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct SnapshotRow {
-    /// `None`: the server is one of the configuration file.
+    /// `None`: the server comes from the configuration file.
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub server: ServerName,
-    /// Of the configuration that the server had: another one makes the snapshot worthless.
+    /// The digest of the server's configuration. A snapshot for a different configuration is useless.
     pub config_digest: String,
-    /// The engine's own text, to the byte.
+    /// The text that the engine wrote, byte for byte.
     pub catalog: String,
     pub taken_at: Time,
 }
 
-/// A catalog to be remembered.
+/// A catalog to store.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSnapshot<'a> {
     pub server: &'a ServerName,
@@ -34,7 +34,7 @@ pub struct NewSnapshot<'a> {
 }
 
 impl Store {
-    /// Remembers a server's catalog in place of the one before.
+    /// Stores a server's catalog, replacing the previous one.
     pub async fn snapshot_put(
         &self,
         project: Option<&ProjectId>,
@@ -56,7 +56,7 @@ impl Store {
         Ok(())
     }
 
-    /// All snapshots of a project by server; not paged, for a view needs them all.
+    /// All snapshots of a project by server. Not paged, because a view needs them all.
     pub async fn snapshot_list(&self, project: Option<&ProjectId>) -> Result<Vec<SnapshotRow>> {
         rows!(
             self.pool.read().await?,

@@ -1,9 +1,9 @@
-//! One query text on two engines.
+//! Runs one query text on both engines.
 //!
-//! [`rows!`], [`row!`] and [`execute!`] take a connection ([`Conn`]) or a transaction ([`Tx`]), a
-//! text and its arguments, and run them on whichever engine it is, with a deadline. What only one
-//! engine can do wrong is made the same here: [`Key`], [`Text`] and [`Doc`] refuse a NUL, which
-//! SQLite would take and Postgres would not. Every argument that comes from outside is one of them.
+//! [`rows!`], [`row!`] and [`execute!`] take a connection ([`Conn`]) or a transaction ([`Tx`]), a query text and its
+//! arguments, and run them with a timeout on either engine. Input that only one engine refuses is refused here for
+//! both: SQLite would accept a NUL and Postgres would not, so [`Key`], [`Text`] and [`Doc`] refuse it. Every argument
+//! that comes from outside has one of these types.
 //!
 //! Dropping a [`Tx`] rolls it back.
 
@@ -26,19 +26,19 @@ use crate::{
     writer::{Writer, Writing},
 };
 
-/// The longest name, in bytes. Postgres has to fit a server's and a tool's name into one entry of an
-/// index, which holds 2,704 bytes.
+/// Maximum length of a name, in bytes. In Postgres, a server name and a tool name must fit into one index entry of
+/// 2,704 bytes.
 pub const MAX_KEY: usize = 1_024;
 
-/// Longest wait for one statement. Engines have shorter deadlines of their own (locks, statements);
-/// this one is for a peer or a disk that is silent.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(3);
+/// Timeout for one statement. The engines have shorter timeouts for locks and statements; this one covers a peer or a
+/// disk that does not respond.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The connections to a database.
 #[derive(Clone, Debug)]
 pub(crate) enum Pool {
-    /// SQLite has one writer at a time: a second one would only wait for the lock, so there is one
-    /// connection that writes (and [`crate::CallWriter`]'s) and the rest cannot.
+    /// SQLite allows one writer at a time, and a second one would only wait for the lock. So one connection can write,
+    /// and the others are read-only. ([`crate::CallWriter`] has another one for writing.)
     Sqlite {
         read: SqlitePool,
         write: Writer,
@@ -46,23 +46,22 @@ pub(crate) enum Pool {
     Postgres(PgPool),
 }
 
-/// A connection, taken from the pool; every statement is its own transaction.
+/// A connection from the pool. Each statement is its own transaction.
 pub(crate) enum Conn {
     Sqlite(PoolConnection<Sqlite>),
     Writer(Writing),
     Postgres(PoolConnection<Postgres>),
 }
 
-/// A transaction.
 pub(crate) enum Tx {
     Sqlite(Writing),
     Postgres(Whole),
 }
 
-/// A transaction on Postgres. Unless it is committed its connection is closed, and not given back.
+/// A Postgres transaction. Unless it is committed, its connection is closed and not returned to the pool.
 ///
-/// sqlx (0.9) gives a connection back whose `BEGIN` was given up while the database was silent, in a transaction that it knows nothing of:
-/// what others then write there is answered well, and never committed.
+/// If a `BEGIN` is cancelled while the database does not respond, sqlx (0.9) returns the connection to the pool inside
+/// a transaction that it does not know about. Later statements on that connection would succeed but never be committed.
 pub(crate) struct Whole {
     conn: PoolConnection<Postgres>,
     is_done: bool,
@@ -106,7 +105,7 @@ impl DerefMut for Whole {
     }
 }
 
-/// What a statement runs on.
+/// The target of a statement.
 pub(crate) enum On<'c> {
     Sqlite(&'c mut SqliteConnection),
     Postgres(&'c mut PgConnection),
@@ -174,22 +173,22 @@ impl Tx {
     }
 }
 
-/// Gives up after [`DEADLINE`]. The connection is not returned to the pool before the engine has
-/// dealt with what was given up.
+/// Times out after [`STATEMENT_TIMEOUT`]. The connection returns to the pool only when the engine has finished with the
+/// cancelled statement.
 pub(crate) async fn within<T>(
     statement: impl Future<Output = std::result::Result<T, sqlx::Error>>,
 ) -> Result<T> {
-    match tokio::time::timeout(DEADLINE, statement).await {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, statement).await {
         Ok(result) => result.map_err(Error::from),
         Err(_) => Err(Error::timed_out()),
     }
 }
 
-/// Runs the same expression with the connection of whichever engine it is; `$Db` names the engine.
+/// Runs the same expression with the connection of either engine; `$Db` names the engine.
 macro_rules! on {
     ($on:expr, |$conn:ident: $Db:ident| $run:expr) => {
         match $on.on() {
-            // Outside of the block: a connection that is taken for this statement alone lives as long as the `match`.
+            // Outside of the block, so that a connection acquired for this one statement lives as long as the `match`.
             on => {
                 $crate::sql::within(async {
                     match on {
@@ -227,7 +226,7 @@ macro_rules! row {
     };
 }
 
-/// Runs a statement; how many rows it changed.
+/// Runs a statement and returns the number of changed rows.
 macro_rules! execute {
     ($on:expr, $text:expr $(, $arg:expr)* $(,)?) => {
         $crate::sql::on!($on, |conn: Db| async {
@@ -237,13 +236,13 @@ macro_rules! execute {
     };
 }
 
-/// The rows that meet all conditions of a [`Filter`], a page of them in this order.
+/// A page of the rows that satisfy a [`Filter`], in this order.
 macro_rules! page {
     ($on:expr, $row:ty, $select:expr, $filter:expr, $order:literal, $page:expr) => {{
         let filter: $crate::sql::Filter<'_> = $filter;
         let text = filter.text($select, $order);
         $crate::sql::on!($on, |conn: Db| {
-            // Not remembered: there are many combinations, and each is rare.
+            // Not cached: there are many combinations, and each is rare.
             let mut query = sqlx::query_as::<Db, $row>(sqlx::AssertSqlSafe(text)).persistent(false);
             for value in filter.values() {
                 query = query.bind(value);
@@ -255,22 +254,22 @@ macro_rules! page {
 
 pub(crate) use {execute, on, page, row, rows};
 
-/// Conditions of which any may be absent. One text with `$1 IS NULL OR …` could use no index; and
-/// sqlx's `QueryBuilder` panics on a value that [`Key`] refuses.
+/// Optional conditions. A single text with `$1 IS NULL OR …` could not use an index, and sqlx's `QueryBuilder` panics
+/// on a value that [`Key`] refuses.
 #[derive(Default)]
 pub(crate) struct Filter<'a> {
     conditions: Vec<(&'static str, Key<'a>)>,
 }
 
 impl<'a> Filter<'a> {
-    /// Of a list that has the newest first: what is of this project, or of any, and comes after the page before.
+    /// For a list with the newest rows first: rows of this project (or of any) after the previous page.
     pub(crate) fn newest_first(project: Option<&'a ProjectId>, page: &'a Page) -> Self {
         Self::default()
             .and("project_id =", project.map(ProjectId::as_str))
             .and("id <", page.after.as_deref())
     }
 
-    /// Adds `condition`, a column and an operator, if there is a value for it.
+    /// Adds `condition`, which is a column and an operator, if there is a value for it.
     pub(crate) fn and(mut self, condition: &'static str, value: Option<&'a str>) -> Self {
         self.conditions
             .extend(value.map(|value| (condition, Key(value))));
@@ -291,7 +290,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// A name that stands in an index: no NUL, at most [`MAX_KEY`] bytes.
+/// An indexed name: no NUL, at most [`MAX_KEY`] bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a>(pub(crate) &'a str);
 
@@ -299,17 +298,17 @@ pub(crate) struct Key<'a>(pub(crate) &'a str);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a>(pub(crate) &'a str);
 
-/// A JSON document without a NUL in it.
+/// A JSON document without a NUL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doc<'a>(pub(crate) &'a Value);
 
-const NUL: &str = "a text cannot contain the character U+0000";
+const NUL_ERROR: &str = "a text cannot contain the character U+0000";
 
 impl<'a> Key<'a> {
     fn checked(&self) -> std::result::Result<&'a str, BoxDynError> {
         if self.0.len() > MAX_KEY {
             return Err(format!(
-                "a name has at most {MAX_KEY} bytes, this one has {}",
+                "a name may have at most {MAX_KEY} bytes, but this one has {}",
                 self.0.len()
             )
             .into());
@@ -321,7 +320,7 @@ impl<'a> Key<'a> {
 impl<'a> Text<'a> {
     fn checked(&self) -> std::result::Result<&'a str, BoxDynError> {
         if self.0.contains('\0') {
-            return Err(NUL.into());
+            return Err(NUL_ERROR.into());
         }
         Ok(self.0)
     }
@@ -338,7 +337,7 @@ impl<'a> Doc<'a> {
             }
         }
         if has_nul(self.0) {
-            return Err(NUL.into());
+            return Err(NUL_ERROR.into());
         }
         Ok(Json(self.0))
     }

@@ -1,6 +1,6 @@
-//! Tickets: values that are kept for a while under the digest of a secret. Callers seal the values before they come here.
+//! Tickets: values stored for a limited time under the digest of a secret. The caller seals the values.
 //!
-//! There is an end to how many there are of a kind: one more ends the one that would end first.
+//! The number of tickets of a kind is limited: a new one replaces the one that would expire first.
 
 use sqlx::FromRow;
 
@@ -11,29 +11,29 @@ use crate::{
     sql::{Key, Text, execute, row, rows},
 };
 
-/// More than there are of any kind.
-const ALL: i64 = 1 << 32;
+/// More than the number of tickets of any kind. SQLite requires a `LIMIT` with `OFFSET`.
+const NO_LIMIT: i64 = 1 << 32;
 
-/// What a ticket stands for.
+/// The value of a ticket.
 #[derive(Clone, PartialEq, Eq, FromRow)]
 pub struct TicketRow {
     pub sealed: String,
     pub expires_at: Time,
 }
 
-/// A ticket that is given out.
+/// A ticket to store.
 #[derive(Clone, Copy)]
 pub struct NewTicket<'a> {
     pub kind: &'a str,
     pub digest: &'a str,
     pub sealed: &'a str,
     pub expires_at: Time,
-    /// How many of its kind there are at most.
+    /// Maximum number of tickets of this kind.
     pub most: u32,
 }
 
 impl Store {
-    /// Keeps a ticket; whether there was none with this digest.
+    /// Stores a ticket unless the digest is taken, and returns whether it was stored.
     pub async fn ticket_put(&self, ticket: NewTicket<'_>) -> Result<bool> {
         let mut tx = self.pool.begin().await?;
         execute!(
@@ -57,14 +57,14 @@ impl Store {
                  SELECT digest FROM kb.toolwharf_tickets WHERE kind = $1
                  ORDER BY expires_at DESC, digest LIMIT $2 OFFSET $3)",
             Key(ticket.kind),
-            ALL,
+            NO_LIMIT,
             i64::from(ticket.most),
         )?;
         tx.commit().await?;
         Ok(put == 1)
     }
 
-    /// A ticket that is good.
+    /// A ticket that has not expired.
     pub async fn ticket_get(&self, kind: &str, digest: &str) -> Result<Option<TicketRow>> {
         row!(
             self.pool.read().await?,
@@ -76,7 +76,7 @@ impl Store {
         )
     }
 
-    /// Takes a ticket, if it is good: one caller gets it.
+    /// Takes a ticket that has not expired. Only one caller gets it.
     pub async fn ticket_take(&self, kind: &str, digest: &str) -> Result<Option<TicketRow>> {
         let taken = row!(
             self.pool.write().await?,

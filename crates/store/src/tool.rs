@@ -1,5 +1,4 @@
-//! What somebody decided about a tool (settings), and what the tool was when it was first seen
-//! (pins).
+//! Tool settings (what a user decided about a tool) and pins (the approved definition of a tool).
 
 use model::{ProjectId, ServerName};
 use serde::Serialize;
@@ -15,7 +14,7 @@ use crate::{
     tool_change::{self, Cause},
 };
 
-/// A decision about a tool; what is `None` is as the server says.
+/// A user's settings for a tool. `None`: as the server says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolSetting {
     pub enabled: Option<bool>,
@@ -23,7 +22,7 @@ pub struct ToolSetting {
     pub description: Option<String>,
 }
 
-/// A stored decision.
+/// Stored settings.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ToolSettingRow {
     #[sqlx(try_from = "String")]
@@ -37,21 +36,21 @@ pub struct ToolSettingRow {
     pub updated_at: Time,
 }
 
-/// A tool as its server offers it now.
+/// A tool as its server currently offers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub tool: String,
     pub digest: String,
-    /// The definition as the server wrote it, to the byte.
+    /// The definition as sent by the server, byte for byte.
     pub definition: String,
-    /// Of the configuration that the server has.
+    /// The digest of the server's current configuration.
     pub config_digest: String,
 }
 
-/// A tool's approved definition, and the one that waits for approval.
+/// The approved definition of a tool, and the one waiting for approval.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct PinRow {
-    /// `None`: the server is one of the configuration file.
+    /// `None`: the server comes from the configuration file.
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub server: ServerName,
@@ -63,11 +62,12 @@ pub struct PinRow {
     pub first_seen_at: Time,
     /// When the pending definition was first seen.
     pub changed_at: Option<Time>,
-    /// Of the configuration under which the tool was last listed; empty: an earlier version did not note it.
+    /// The digest of the configuration under which the tool was last listed. Empty: stored by a version that did not
+    /// record it.
     pub config_digest: String,
 }
 
-/// What a catalog needs to know of a pin.
+/// The part of a pin that a catalog needs.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct PinDigest {
     #[sqlx(try_from = "String")]
@@ -79,10 +79,10 @@ pub struct PinDigest {
 }
 
 impl Store {
-    /// Stores a decision about a tool in place of an earlier one.
+    /// Creates or replaces the settings of a tool.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project.
+    /// [`Error::NotFound`] if the project does not exist.
     pub async fn tool_setting_put(
         &self,
         project: &ProjectId,
@@ -115,7 +115,7 @@ impl Store {
         Ok(row)
     }
 
-    /// All decisions of a project, by server and tool; not paged, for a view needs them all.
+    /// All tool settings of a project, by server and tool. Not paged, because a view needs them all.
     pub async fn tool_setting_list(&self, project: &ProjectId) -> Result<Vec<ToolSettingRow>> {
         rows!(
             self.pool.read().await?,
@@ -127,7 +127,7 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if nothing was decided about this tool.
+    /// [`Error::NotFound`] if the tool has no settings.
     pub async fn tool_setting_delete(
         &self,
         project: &ProjectId,
@@ -147,7 +147,7 @@ impl Store {
         }
     }
 
-    /// The pins of a server by tool; not paged, for a catalog needs them all.
+    /// The pins of a server by tool. Not paged, because a catalog needs them all.
     pub async fn pin_list(
         &self,
         project: Option<&ProjectId>,
@@ -156,8 +156,8 @@ impl Store {
         pins(self.pool.read().await?, project, server).await
     }
 
-    /// The pins of all servers of a project (`None`: of the configuration file) without the definitions; not
-    /// paged, for whoever asks loads the whole project.
+    /// The pins of all servers of a project (`None`: of the configuration file) without the definitions. Not paged,
+    /// because the caller loads the whole project.
     pub async fn pin_digest_list(&self, project: Option<&ProjectId>) -> Result<Vec<PinDigest>> {
         rows!(
             self.pool.read().await?,
@@ -168,10 +168,14 @@ impl Store {
         )
     }
 
-    /// Compares a server's tools with their pins: one that is new is pinned. Another definition under the same
-    /// configuration waits for approval, and the pinned one again ends the waiting. Under another configuration
-    /// the definition is pinned anew, and the change is recorded. The server's pins after that. Nothing is written
-    /// if nothing has changed.
+    /// Compares a server's tools with their pins, and returns the pins afterwards:
+    ///
+    /// - A new tool is pinned.
+    /// - With an unchanged server configuration, a changed definition waits for approval. If the server returns to the
+    ///   pinned definition, nothing waits any longer.
+    /// - With a changed server configuration, the new definition is pinned and the change is recorded.
+    ///
+    /// Writes nothing if nothing has changed.
     pub async fn pins_seen(
         &self,
         project: Option<&ProjectId>,
@@ -200,7 +204,7 @@ impl Store {
                 .await?;
                 noted = true;
             }
-            // Compared again in the statement: the reading above was before the transaction.
+            // The statement compares again, because the pins were read before the transaction.
             execute!(
                 tx,
                 "INSERT INTO kb.tool_pins AS p
@@ -243,11 +247,11 @@ impl Store {
         self.pin_list(project, server).await
     }
 
-    /// Pins the definitions that wait for approval, of each tool the one of this digest, and records that. All of them,
-    /// or none.
+    /// Approves the waiting definition of each tool, which must have the given digest, and records the changes.
+    /// Approves all of them or none.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if another definition of it waits, or none.
+    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if no definition of it waits, or a different one.
     pub async fn pins_approve(
         &self,
         project: Option<&ProjectId>,
@@ -259,11 +263,11 @@ impl Store {
             if approve(&mut tx, project, server, tool, digest).await? {
                 continue;
             }
-            // Given back first: with SQLite there is only one connection that writes.
+            // Release the connection first: SQLite has only one for writing.
             drop(tx);
             let pins = self.pin_list(project, server).await?;
             if pins.iter().any(|pin| pin.tool == tool) {
-                let why = "another definition waits for approval than this one, or none";
+                let why = "no definition of it waits for approval, or a different one";
                 return Err(Error::conflict("tool", tool, why));
             }
             return Err(Error::not_found("tool", tool));
@@ -273,7 +277,7 @@ impl Store {
     }
 }
 
-/// Pins the definition of this digest that waits for approval; `false` if none of it does.
+/// Pins the waiting definition with this digest. `false` if no definition with it waits.
 async fn approve(
     tx: &mut Tx,
     project: Option<&ProjectId>,
@@ -326,7 +330,7 @@ async fn pins(
     )
 }
 
-/// Whether seeing this tool changes nothing. `pins` are in the order of tools.
+/// True if the pin of this tool needs no change. `pins` are sorted by tool.
 fn is_known(pins: &[PinRow], seen: &Seen) -> bool {
     found(pins, seen).is_some_and(|pin| {
         *pin.pending_digest.as_ref().unwrap_or(&pin.digest) == seen.digest
@@ -334,7 +338,7 @@ fn is_known(pins: &[PinRow], seen: &Seen) -> bool {
     })
 }
 
-/// Whether this tool is pinned anew because its server has another configuration.
+/// True if this tool must be pinned again because the configuration of its server changed.
 fn is_configured_anew(pins: &[PinRow], seen: &Seen) -> bool {
     found(pins, seen).is_some_and(|pin| {
         pin.digest != seen.digest

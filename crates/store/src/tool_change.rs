@@ -1,4 +1,4 @@
-//! Definitions of tools that took the place of others: when, why, and what both of them were.
+//! The history of tool definitions: when and why a definition was replaced, with the old and the new text.
 
 use model::{ProjectId, ServerName};
 use serde::Serialize;
@@ -12,15 +12,15 @@ use crate::{
     sql::{Filter, Key, Text, Tx, execute, page},
 };
 
-/// Changes of one server that are kept; the oldest go first.
+/// Maximum number of changes kept for one server. The oldest are deleted first.
 const MAX_CHANGES: i64 = 1_000;
 
-/// Why a definition took the place of another.
+/// Why a definition was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Somebody agreed to it.
+    /// A user approved it.
     Approved,
-    /// The configuration of its server was changed.
+    /// The configuration of its server changed.
     Configuration,
 }
 
@@ -33,16 +33,16 @@ impl Cause {
     }
 }
 
-/// A change that was agreed to.
+/// A definition that was replaced.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ToolChangeRow {
     pub id: String,
-    /// `None`: the server is one of the configuration file.
+    /// `None`: the server comes from the configuration file.
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub server: ServerName,
     pub tool: String,
-    /// `approved`, or `configuration` where that of the server was changed.
+    /// `approved`, or `configuration` if the server's configuration changed.
     pub cause: String,
     pub old_definition: String,
     pub new_definition: String,
@@ -73,7 +73,7 @@ impl Store {
     }
 }
 
-/// Notes that `definition` is about to take the place of the one that is pinned, if that is another.
+/// Records that `definition` is about to replace the pinned definition, if they differ.
 pub(crate) async fn note(
     tx: &mut Tx,
     project: Key<'_>,
@@ -100,7 +100,7 @@ pub(crate) async fn note(
     Ok(())
 }
 
-/// Forgets the oldest changes of a server, if there are too many.
+/// Deletes the oldest changes of a server if there are too many.
 pub(crate) async fn trim(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
     execute!(
         tx,

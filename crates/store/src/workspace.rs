@@ -1,7 +1,7 @@
 //! Hosted servers: the rows of `kb.agent_workspaces` whose `container_type` is `mcp_server` (H01).
 //!
-//! Rows of other kinds are somebody else's: nothing here sees or changes them. What happened to a hosted server is
-//! in `event`, under the server's id.
+//! Rows of other kinds belong to other programs and are neither read nor changed here. The events of a hosted server
+//! are in `event`, under the server's id.
 
 use model::{ProjectId, ServerName};
 use serde::Serialize;
@@ -19,13 +19,13 @@ use crate::{
 /// A hosted server.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct WorkspaceRow {
-    /// Of `[0-9a-f-]`; never used again.
+    /// Contains only `[0-9a-f-]`. Never reused.
     pub id: String,
     /// `None`: it belongs to no project.
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub name: ServerName,
-    /// How it was left.
+    /// The last recorded status.
     pub status: String,
     /// The image, or the command without its arguments.
     pub image: String,
@@ -34,7 +34,7 @@ pub struct WorkspaceRow {
     pub updated_at: Time,
 }
 
-/// A hosted server to be put.
+/// A new hosted server.
 #[derive(Clone, Copy, Debug)]
 pub struct NewWorkspace<'a> {
     pub project: Option<&'a ProjectId>,
@@ -44,7 +44,7 @@ pub struct NewWorkspace<'a> {
     pub config: &'a Value,
 }
 
-/// Where volumes are.
+/// The location of a server's volumes.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Home {
     /// The id of a data directory.
@@ -53,14 +53,14 @@ pub struct Home {
     pub host: String,
 }
 
-const WHAT: &str = "hosted server";
+const KIND: &str = "hosted server";
 
 impl Store {
-    /// Stores a new hosted server.
+    /// Adds a hosted server.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the project, or what belongs to
-    /// none, has a server of this name.
+    /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if another server of the project or,
+    /// without a project, another hosted server without a project has the name.
     pub async fn workspace_put(&self, new: NewWorkspace<'_>) -> Result<WorkspaceRow> {
         let mut tx = self.pool.begin().await?;
         if let Some(project) = new.project {
@@ -83,16 +83,16 @@ impl Store {
             Doc(new.config),
             now(),
         )?;
-        let row = row
-            .ok_or_else(|| Error::conflict(WHAT, new.name, "there is one of this name already"))?;
+        let row =
+            row.ok_or_else(|| Error::conflict(KIND, new.name, "the name is already taken"))?;
         tx.commit().await?;
         Ok(row)
     }
 
-    /// One hosted server: of this project, or whosever it is if none is named.
+    /// A hosted server. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if it does not exist.
     pub async fn workspace_get(
         &self,
         project: Option<&ProjectId>,
@@ -107,10 +107,10 @@ impl Store {
             Key(id),
             project::scope(project),
         )?;
-        row.ok_or_else(|| Error::not_found(WHAT, id))
+        row.ok_or_else(|| Error::not_found(KIND, id))
     }
 
-    /// All hosted servers by age; not paged, for it is what one boots with (H08).
+    /// All hosted servers by age. Not paged, because it is read at start-up (H08).
     pub async fn workspace_list_all(&self) -> Result<Vec<WorkspaceRow>> {
         rows!(
             self.pool.read().await?,
@@ -120,10 +120,10 @@ impl Store {
         )
     }
 
-    /// Replaces how a hosted server is configured: of this project, or whosever it is if none is named.
+    /// Replaces the configuration of a hosted server. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if it does not exist.
     pub async fn workspace_set_config(
         &self,
         project: Option<&ProjectId>,
@@ -143,13 +143,13 @@ impl Store {
             Doc(config),
             now(),
         )?;
-        row.ok_or_else(|| Error::not_found(WHAT, id))
+        row.ok_or_else(|| Error::not_found(KIND, id))
     }
 
-    /// Remembers how a hosted server was left. That is no change of it: `updated_at` stays.
+    /// Records the status of a hosted server. This does not count as a change: `updated_at` stays.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if it does not exist.
     pub async fn workspace_set_status(&self, id: &str, status: &str) -> Result<()> {
         let changed = execute!(
             self.pool.write().await?,
@@ -158,15 +158,16 @@ impl Store {
             Text(status),
         )?;
         match changed {
-            0 => Err(Error::not_found(WHAT, id)),
+            0 => Err(Error::not_found(KIND, id)),
             _ => Ok(()),
         }
     }
 
-    /// How a hosted server was left, and where its volumes are that cannot follow it (`None`: nowhere yet).
+    /// The last recorded status of a hosted server, and the location of the volumes that cannot move with it (`None`:
+    /// not set).
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if it does not exist.
     pub async fn workspace_left(&self, id: &str) -> Result<(String, Option<Home>)> {
         let mut conn = self.pool.read().await?;
         let row = row!(
@@ -177,7 +178,7 @@ impl Store {
              WHERE w.id = $1 AND w.container_type = 'mcp_server'",
             Key(id),
         )?;
-        let (status, installation, host) = row.ok_or_else(|| Error::not_found(WHAT, id))?;
+        let (status, installation, host) = row.ok_or_else(|| Error::not_found(KIND, id))?;
         let home = installation.map(|installation| Home {
             installation,
             host: host.unwrap_or_default(),
@@ -185,10 +186,10 @@ impl Store {
         Ok((status, home))
     }
 
-    /// Has the volumes of a hosted server at this place, unless they are somewhere already; where they are.
+    /// Sets the location of a hosted server's volumes unless it is already set. Returns the stored location.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such server.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn workspace_settle(&self, id: &str, home: &Home) -> Result<Home> {
         let row = row!(
             self.pool.write().await?,
@@ -201,14 +202,14 @@ impl Store {
             Key(&home.installation),
             Text(&home.host),
         )?;
-        row.ok_or_else(|| Error::not_found(WHAT, id))
+        row.ok_or_else(|| Error::not_found(KIND, id))
     }
 
-    /// Removes a hosted server with its tools' settings and pins and its snapshot: of this project, or whosever it
-    /// is if none is named. What happened to it stays.
+    /// Removes a hosted server with its tool settings and its snapshot. `project` restricts the lookup to one project.
+    /// Its events remain.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none.
+    /// [`Error::NotFound`] if it does not exist.
     pub async fn workspace_delete(
         &self,
         project: Option<&ProjectId>,
@@ -224,7 +225,7 @@ impl Store {
             Key(id),
             project::scope(project),
         )?;
-        let row = row.ok_or_else(|| Error::not_found(WHAT, id))?;
+        let row = row.ok_or_else(|| Error::not_found(KIND, id))?;
         let project = Key(row.project_id.as_deref().unwrap_or_default());
         server::forget(&mut tx, project, &row.name).await?;
         tx.commit().await?;
@@ -232,7 +233,7 @@ impl Store {
     }
 }
 
-/// Removes a project's hosted servers. Rows of other kinds only lose the project.
+/// Removes a project's hosted servers. Rows of other kinds remain, without the project.
 pub(crate) async fn delete_all(tx: &mut Tx, project: Key<'_>) -> Result<()> {
     execute!(
         tx,
@@ -242,7 +243,7 @@ pub(crate) async fn delete_all(tx: &mut Tx, project: Key<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a name that a hosted server of this project has. The project has to be locked.
+/// Checks that no hosted server of the project has this name. The project must be locked.
 pub(crate) async fn name_is_free(
     tx: &mut Tx,
     project: &ProjectId,

@@ -1,11 +1,11 @@
-//! The one connection that writes to a SQLite file, but for records of calls ([`crate::CallWriter`]), which take turns
-//! with it.
+//! The only connection that writes to a SQLite file, apart from the one for call records ([`crate::CallWriter`]), which
+//! takes turns with it.
 //!
-//! A pool of one would do, but a pool asks its connection for a sign of life each time it gets it back, from a task of
-//! its own: a way to the connection's thread and back more for each statement.
+//! Not a pool of one: a pool pings its connection from a separate task after each use, which costs one more round trip
+//! to the connection's thread for each statement.
 //!
-//! Invariant: whoever gets the connection finds no transaction on it. One that was not committed takes its connection
-//! with it, for closing rolls back; the next one opens another.
+//! Invariant: a checked-out connection never has an open transaction. If a transaction is not committed, its connection
+//! is closed, which rolls back, and the next user opens a new one.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use std::{
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::open::{ACQUIRE, attach};
+use crate::open::{ACQUIRE_TIMEOUT, attach};
 
 #[derive(Clone)]
 pub(crate) struct Writer {
@@ -31,7 +31,7 @@ pub(crate) struct Slot {
     closed: bool,
 }
 
-/// The connection, for as long as it is held.
+/// Exclusive access to the connection.
 pub(crate) struct Writing {
     slot: OwnedMutexGuard<Slot>,
     in_transaction: bool,
@@ -50,17 +50,17 @@ impl Writer {
         &self.path
     }
 
-    /// Waits until nobody else of this process writes, 2 s at most. Left to themselves, connections ask again and again for
-    /// the file's lock, and whoever is unlucky gives up.
+    /// Waits up to 2 s until no other task of this process writes. If connections only polled for the file lock, an
+    /// unlucky one would time out.
     pub(crate) async fn turn(&self) -> sqlx::Result<OwnedMutexGuard<Slot>> {
         if let Ok(turn) = self.slot.clone().try_lock_owned() {
             return Ok(turn);
         }
-        let turn = tokio::time::timeout(ACQUIRE, self.slot.clone().lock_owned()).await;
+        let turn = tokio::time::timeout(ACQUIRE_TIMEOUT, self.slot.clone().lock_owned()).await;
         turn.map_err(|_| sqlx::Error::PoolTimedOut)
     }
 
-    /// Waits for the connection, 2 s at most, and opens it if it is not open.
+    /// Waits up to 2 s for the connection, and opens it if it is not open.
     pub(crate) async fn acquire(&self) -> sqlx::Result<Writing> {
         let acquiring = async {
             let mut slot = self.slot.clone().lock_owned().await;
@@ -77,27 +77,27 @@ impl Writer {
                 in_transaction: false,
             })
         };
-        match tokio::time::timeout(ACQUIRE, acquiring).await {
+        match tokio::time::timeout(ACQUIRE_TIMEOUT, acquiring).await {
             Ok(acquired) => acquired,
             Err(_) => Err(sqlx::Error::PoolTimedOut),
         }
     }
 
-    /// Closes the connection when it is free; it cannot be acquired any more.
+    /// Closes the connection when it is free. It cannot be acquired afterwards.
     pub(crate) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         slot.closed = true;
         if let Some(conn) = slot.conn.take() {
-            // What was committed is in the file or in its log; there is nothing left to do about an error.
+            // Committed data is in the file or in its log, so the error can be ignored.
             let _ = conn.close().await;
         }
     }
 }
 
 impl Writing {
-    /// Begins a transaction that will write: one that first reads could not get the lock later.
+    /// Begins a transaction that will write. A transaction that reads first might fail to get the lock later.
     pub(crate) async fn begin(&mut self) -> sqlx::Result<()> {
-        // First, for whoever waits for this may give it up.
+        // Set before the statement, because the caller may cancel this future.
         self.in_transaction = true;
         sqlx::query("BEGIN IMMEDIATE").execute(&mut **self).await?;
         Ok(())

@@ -1,6 +1,6 @@
-// The authorization server of the tests: npm's `oidc-provider` on a free port of the loopback.
+// An authorization server for tests: npm's `oidc-provider` on a free loopback port.
 //
-// Run as `node issuer.mjs NODE_MODULES OPTIONS`, with OPTIONS in JSON; the first line of stdout holds its URL. `../src/issuer.rs`
+// Run as `node issuer.mjs NODE_MODULES OPTIONS`, with OPTIONS in JSON. The first line of stdout is its URL. `../src/issuer.rs`
 // describes the options and what `/__control/…` does.
 
 import crypto from 'node:crypto';
@@ -11,7 +11,7 @@ const [modules, given] = process.argv.slice(2);
 const { Provider, errors } = createRequire(`${modules}/`)('oidc-provider');
 
 const state = {
-  // May be changed while it runs.
+  // Can be changed at run time.
   down: false,
   delay_ms: 0,
   hold_ms: 0,
@@ -26,7 +26,7 @@ const state = {
   accounts: {},
   documents: {},
   answers: {},
-  // Fixed at its start.
+  // Fixed at startup.
   clients: [],
   scopes: ['mcp:call', 'mcp:read', 'mcp:manage'],
   algorithm: 'RS256',
@@ -52,7 +52,7 @@ function addKey() {
 
 const encode = (value) => Buffer.from(typeof value === 'string' ? value : JSON.stringify(value)).toString('base64url');
 
-// A token of whatever is asked for, right or wrong, signed with the newest key.
+// Signs any header and claims, valid or not, with the newest key.
 function sign({ header = {}, claims }) {
   const [key] = keys;
   const full = { typ: 'at+jwt', alg: key.alg, kid: key.kid, ...header };
@@ -121,7 +121,7 @@ function build() {
       Grant: () => 86400,
       DeviceCode: () => 600,
     },
-    // Where a client id is a URL, the document comes from the options and not from the network.
+    // If a client id is a URL, its document comes from the options, not from the network.
     fetch: async (url) => {
       const document = state.documents[String(url)];
       return document ? Response.json(document) : new Response('no such document', { status: 404 });
@@ -231,7 +231,7 @@ async function text(request) {
   return Buffer.concat(chunks).toString();
 }
 
-// Does what a person at a browser does: follows `url` through the forms, up to the first address that is not the issuer's, or to a page without forms.
+// Acts as a user with a browser: follows `url` through the forms until it reaches another host's address or a page without forms.
 async function signIn({ url, account, deny = false }) {
   const jar = new Map();
   let next = { url };

@@ -1,22 +1,22 @@
-//! Finding the workspace's binaries from a test of any of its crates.
+//! Locates the workspace's binaries for tests of any crate.
 
 use std::path::PathBuf;
 
-/// A binary of this workspace, looked up in the target directory that the running test is in.
+/// A binary of this workspace, located in the target directory of the running test.
 pub struct Bin;
 
 impl Bin {
-    /// The path of the workspace binary `name`, for example `testkit-scripted`.
+    /// Returns the path of the workspace binary `name`, for example `testkit-scripted`.
     ///
-    /// Cargo builds a package's binaries for that package's own tests only, so a test elsewhere
-    /// relies on the workspace having been built.
+    /// Cargo builds a package's binaries only for that package's tests. A test of another package relies on the whole
+    /// workspace having been built.
     ///
     /// # Panics
-    /// If it was not built, with the command that builds it.
+    /// If the binary was not built. The message gives the command that builds it.
     pub fn path(name: &str) -> PathBuf {
         let test = std::env::current_exe().expect("a running test has a path");
-        // target/<profile>/deps/<test>-<hash>, target/<profile>/examples/<name>, or a binary of
-        // the workspace itself in target/<profile>.
+        // The test is target/<profile>/deps/<test>-<hash>, target/<profile>/examples/<name>, or a workspace binary in
+        // target/<profile>.
         let found = test
             .ancestors()
             .skip(1)

@@ -1,5 +1,5 @@
-//! A browser as far as signing in goes where nobody has to be asked: it follows redirects and keeps cookies. For pages that people see there
-//! is Chromium.
+//! A minimal browser for sign-ins that need no user input: it follows redirects and keeps cookies. For pages with a
+//! user interface see [`Chromium`](crate::Chromium).
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,19 @@ use crate::{
     raw::{RawClient, Reply, form_token},
 };
 
-/// Redirects that are followed.
-const MOST_HOPS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 
-/// Opens a link of a sign-in and presses its button; the page that it ends at.
+/// Opens a sign-in link, presses the page's button, and returns the final page.
 ///
 /// # Panics
-/// If there is no end to redirects, or one leads nowhere.
+/// If there are too many redirects, or one has no target.
 pub async fn sign_in(link: &str) -> Reply {
     let mut cookies: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let page = RawClient::new(link).get(&[]).await.collect(DEADLINE).await;
     let token = form_token(&page.text()).unwrap_or_default();
     let (mut method, mut at) = (Method::POST, link.to_owned());
     let mut body = format!("form={token}");
-    for _ in 0..MOST_HOPS {
+    for _ in 0..MAX_REDIRECTS {
         let client = RawClient::new(&at);
         let origin = origin(&at);
         let kept = cookies
@@ -58,7 +57,7 @@ pub async fn sign_in(link: &str) -> Reply {
         };
         method = Method::GET;
     }
-    panic!("{link} leads from one redirect to the next");
+    panic!("{link}: more than {MAX_REDIRECTS} redirects");
 }
 
 fn origin(url: &str) -> String {

@@ -1,4 +1,4 @@
-//! Headless Chromium, driven over WebDriver (W3C): for pages that people see.
+//! Headless Chromium, driven over WebDriver (W3C), for tests of pages.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::FutureExt as _;
@@ -11,10 +11,10 @@ use crate::{DEADLINE, Process, RawClient, wait_for, wait_for_some};
 
 const DRIVER: &str = "/usr/bin/chromedriver";
 const BROWSER: &str = "/usr/bin/chromium";
-/// Where WebDriver has an element's id (W3C WebDriver, 12.1).
-const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// The JSON key of an element's id (W3C WebDriver, 12.1).
+const ELEMENT_KEY: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// A browser with a profile of its own, for as long as it is held.
+/// A browser with a separate profile. Dropping it ends the browser.
 pub struct Chromium {
     session: RawClient,
     path: String,
@@ -23,10 +23,10 @@ pub struct Chromium {
 }
 
 impl Chromium {
-    /// Starts one.
+    /// Starts a browser.
     ///
     /// # Panics
-    /// If it is not installed (`cargo xtask setup`), or does not start.
+    /// If Chromium is not installed (`cargo xtask setup`) or does not start.
     pub async fn start() -> Self {
         for program in [DRIVER, BROWSER] {
             let is_there = std::path::Path::new(program).is_file();
@@ -70,18 +70,17 @@ impl Chromium {
         }
     }
 
-    /// Opens a URL.
     pub async fn open(&self, url: &str) {
         self.post("/url", json!({ "url": url })).await;
     }
 
-    /// Where it is.
+    /// Returns the current URL.
     pub async fn url(&self) -> String {
         let url = self.get("/url").await;
         url.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The text of what is there now.
+    /// Returns the text of the current page.
     pub async fn text(&self) -> String {
         let script =
             json!({ "script": "return document.body ? document.body.innerText : ''", "args": [] });
@@ -89,30 +88,30 @@ impl Chromium {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Waits until a page is there that says `text`.
+    /// Waits until the page contains `text`.
     ///
     /// # Panics
-    /// If none comes.
+    /// After [`DEADLINE`], printing the page.
     pub async fn shows(&self, text: &str) {
         let is_there = wait_for(text, DEADLINE, async || self.text().await.contains(text));
         self.or_shown(is_there).await;
     }
 
-    /// Types into the element that a CSS selector finds.
+    /// Types `text` into the element that a CSS selector matches.
     pub async fn fill(&self, selector: &str, text: &str) {
         let element = self.element(selector).await;
         let place = format!("/element/{element}/value");
         self.post(&place, json!({ "text": text })).await;
     }
 
-    /// Clicks on the element that a CSS selector finds.
+    /// Clicks the element that a CSS selector matches.
     pub async fn click(&self, selector: &str) {
         let element = self.element(selector).await;
         self.post(&format!("/element/{element}/click"), json!({}))
             .await;
     }
 
-    /// Shows pages as a screen of that width does, dark or light, from now on.
+    /// Emulates a screen of the given width, dark or light, from now on.
     pub async fn screen(&self, width: u32, is_dark: bool) {
         let metrics =
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
@@ -123,7 +122,7 @@ impl Chromium {
         self.command("Emulation.setEmulatedMedia", features).await;
     }
 
-    /// What is to be seen, as PNG.
+    /// Takes a screenshot, as PNG.
     pub async fn screenshot(&self) -> Vec<u8> {
         let shot = self.get("/screenshot").await;
         let shot = STANDARD.decode(shot.as_str().unwrap_or_default());
@@ -137,12 +136,12 @@ impl Chromium {
                 .ask(Method::POST, "/element", Some(&wanted))
                 .await
                 .ok()?;
-            Some(found[ELEMENT].as_str()?.to_owned())
+            Some(found[ELEMENT_KEY].as_str()?.to_owned())
         });
         self.or_shown(found).await
     }
 
-    /// Prints the page that is shown where `waiting` panics.
+    /// Awaits `waiting`, and prints the current page if it panics.
     async fn or_shown<T>(&self, waiting: impl Future<Output = T>) -> T {
         let waited = std::panic::AssertUnwindSafe(waiting).catch_unwind().await;
         match waited {

@@ -1,4 +1,4 @@
-//! A Postgres of one test alone, which may come to harm: it is killed, runs full, or has a standby that takes its place.
+//! A Postgres server for one test, which may break it: kill it, fill its disk, or fail over to a standby.
 
 use std::{
     fs,
@@ -15,12 +15,12 @@ use tokio::process::Command;
 
 use crate::{DEADLINE, Process, wait_for};
 
-/// Where `cargo xtask postgres` says that its programs are.
-const PROGRAMS: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
-/// Whom Postgres runs as if the test is root's.
+/// Names the directory of Postgres' programs. `cargo xtask postgres` sets it.
+const PROGRAMS_VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
+/// The user that runs Postgres if the test runs as root.
 const USER: &str = "postgres";
 const PASSWORD: &str = "of-a-test";
-/// A smaller one would not take the load of a test; all of it is for tests that end soon.
+/// Enough for the load of a test. Nothing is durable, because the data is short-lived.
 const SETTINGS: [&str; 7] = [
     "fsync=off",
     "full_page_writes=off",
@@ -31,20 +31,20 @@ const SETTINGS: [&str; 7] = [
     "wal_retrieve_retry_interval=200ms",
 ];
 
-/// A server with its data. All of it goes when this is dropped.
+/// A server and its data. Dropping it removes both.
 pub struct Cluster {
     server: Option<Process>,
-    /// Keeps the file system that only it sees.
+    /// Holds the mount namespace with the server's private file system.
     room: Option<Process>,
     folder: TempDir,
     port: u16,
 }
 
 impl Cluster {
-    /// Makes a server.
+    /// Creates and starts a server.
     ///
     /// # Panics
-    /// If it cannot be made; the message says what to do.
+    /// If that fails. The message says what to do.
     pub async fn start() -> Self {
         let mut cluster = Self::empty();
         cluster.init().await;
@@ -52,10 +52,10 @@ impl Cluster {
         cluster
     }
 
-    /// Makes a server on a file system that has so much room, in MiB.
+    /// Creates a server on a file system of `mebibytes` MiB.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If that fails.
     pub async fn start_within(mebibytes: u32) -> Self {
         let mut cluster = Self::empty();
         let folder = cluster.folder.path().display();
@@ -74,10 +74,10 @@ impl Cluster {
         cluster
     }
 
-    /// Makes a standby of it, which it reaches at `address`.
+    /// Creates a standby of this server, which it reaches at `address`.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If that fails.
     pub async fn standby(&self, address: &str) -> Self {
         let (host, port) = address.rsplit_once(':').expect("host:port");
         let mut standby = Self::empty();
@@ -92,7 +92,7 @@ impl Cluster {
         standby
     }
 
-    /// Confirms no commit any more that the standby does not have.
+    /// Makes commits wait until the standby has them.
     ///
     /// # Panics
     /// If there is no standby.
@@ -107,13 +107,13 @@ impl Cluster {
         .await;
     }
 
-    /// `kill -9` of all its processes: nothing that is under way is confirmed any more.
+    /// Kills all processes with SIGKILL. Transactions in progress are not confirmed.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If the server is not running.
     pub async fn kill(&mut self) {
         let mut server = self.server.take().expect("it runs");
-        // The server, and what it has started.
+        // The server and its child processes.
         for process in self
             .children(server.pid())
             .into_iter()
@@ -126,20 +126,20 @@ impl Cluster {
         server.wait(DEADLINE).await;
     }
 
-    /// Makes a standby the one that is written to.
+    /// Promotes this standby to primary.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not a standby.
     pub async fn promote(&self) {
         let mut command = self.command("pg_ctl");
         command.args(["promote", "--silent", "-D"]).arg(self.data());
         done(command).await;
     }
 
-    /// Starts the server unless it runs.
+    /// Starts the server unless it is running.
     ///
     /// # Panics
-    /// If it does not get ready.
+    /// If it does not become ready.
     pub async fn start_again(&mut self) {
         if self
             .server
@@ -151,10 +151,10 @@ impl Cluster {
         }
     }
 
-    /// Takes all room but so much, in KiB, or gives it back.
+    /// Fills the file system until only `kibibytes` KiB are free. `None` frees the space again.
     ///
     /// # Panics
-    /// If it is on no file system of its own.
+    /// If the server has no private file system.
     pub fn leave_free(&self, kibibytes: Option<u64>) {
         let room = self.room.as_ref().expect("it has a file system of its own");
         let inside = format!("/proc/{}/root{}", room.pid(), self.folder.path().display());
@@ -175,7 +175,7 @@ impl Cluster {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// `postgres://…`, with the user and the password.
+    /// The URL `postgres://…`, with user and password.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://{USER}:{PASSWORD}@{}/postgres", self.address())
@@ -184,15 +184,15 @@ impl Cluster {
     /// Runs a statement.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the statement fails.
     pub async fn run(&self, statement: &str) {
         self.tried(statement).await.expect(statement);
     }
 
-    /// The one text that a query answers with.
+    /// Returns the single text that a query yields.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the query fails.
     pub async fn one(&self, query: &'static str) -> String {
         let mut conn = self.options().connect().await.expect("it runs");
         let one = sqlx::query_scalar(query).fetch_one(&mut conn).await;
@@ -237,7 +237,7 @@ impl Cluster {
     }
 
     async fn init(&self) {
-        // Whoever runs it may read the file; it is nothing that has to be kept.
+        // Any user may read this file: the password protects nothing worth keeping.
         let password = tempfile::NamedTempFile::new().expect("a file can be made");
         fs::write(password.path(), PASSWORD).expect("it can be written");
         fs::set_permissions(password.path(), fs::Permissions::from_mode(0o644)).expect("its owner");
@@ -265,11 +265,11 @@ impl Cluster {
         .await;
     }
 
-    /// One of Postgres' programs, as a user that it accepts, where its files are.
+    /// Builds a command for one of Postgres' programs, run as a user that Postgres accepts, in the data directory.
     fn command(&self, program: &str) -> Command {
-        let programs = std::env::var(PROGRAMS).unwrap_or_else(|_| {
+        let programs = std::env::var(PROGRAMS_VARIABLE).unwrap_or_else(|_| {
             panic!(
-                "{PROGRAMS} is not set: this test starts Postgres itself. Run it by \
+                "{PROGRAMS_VARIABLE} is not set: this test starts Postgres itself. Run it with \
                  `cargo xtask postgres -- cargo nextest run …`"
             )
         });

@@ -1,9 +1,8 @@
-//! Running the official conformance suite and counting what it found.
+//! Runs the official conformance suite and counts the results.
 //!
-//! The suite is an npm package that `cargo xtask setup` installs under `.work/node_modules` of
-//! the workspace, with a Node.js of its own; `TOOLWHARF_NODE_MODULES` names another place.
-//! Scenarios run one after the other. Counts are taken from the suite's result files, not from
-//! its prose.
+//! The suite is an npm package. `cargo xtask setup` installs it under `.work/node_modules` of the workspace, with a
+//! matching Node.js; `TOOLWHARF_NODE_MODULES` names another directory. Scenarios run one after the other. Counts come
+//! from the suite's result files, not from its console output.
 
 use std::{
     collections::BTreeMap,
@@ -17,17 +16,15 @@ use tokio::{io::AsyncReadExt, process::Command};
 
 use crate::{process::Process, wait::within};
 
-/// A whole run of a requirement set takes seconds; this is for a machine that stalls.
+/// The timeout of one run of the suite. A run takes seconds; the rest is for a machine that stalls.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-/// What the suite itself allows one scenario, in milliseconds.
-const SCENARIO_LIMIT: &str = "30000";
+/// The suite's own timeout for one scenario, in milliseconds.
+const SCENARIO_TIMEOUT_MS: &str = "30000";
 
-/// The checks of one scenario, or of a whole run, by outcome.
+/// The number of checks of one scenario, or of a whole run, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Checks that passed.
     pub passed: usize,
-    /// Checks that failed.
     pub failed: usize,
     /// Recommendations that were not met.
     pub warnings: usize,
@@ -35,24 +32,24 @@ pub struct Counts {
     pub skipped: usize,
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// The sum over all scenarios, also those that are not scored.
+    /// The sum over all scenarios, including those that are not scored.
     pub total: Counts,
     /// Counts for each scenario.
     pub scenarios: BTreeMap<String, Counts>,
-    /// What came of each check of each scenario, by the check's id; one that was made more than once
-    /// has as many outcomes, in the order of the alphabet.
+    /// The outcomes of each check, by scenario and check id. A check that ran several times has several outcomes,
+    /// sorted alphabetically.
     pub checks: BTreeMap<String, BTreeMap<String, Vec<String>>>,
-    /// The scenarios that the requirement set runs without scoring them.
+    /// Scenarios that the requirement set runs without scoring them.
     pub not_scored: Vec<String>,
     /// Each failed check or warning, as `scenario: check: message`.
     pub complaints: Vec<String>,
 }
 
 impl Summary {
-    /// The counts of the scored scenarios only.
+    /// Sums the counts of the scored scenarios.
     pub fn scored(&self) -> Counts {
         let mut sum = Counts::default();
         for (name, counts) in &self.scenarios {
@@ -112,10 +109,10 @@ impl Counts {
     }
 }
 
-/// The directory of the npm packages that tests use.
+/// Returns the directory of the npm packages that tests use.
 ///
 /// # Panics
-/// If it is not there, with the command that makes it.
+/// If it does not exist. The message gives the command that creates it.
 pub fn node_modules() -> PathBuf {
     let modules = std::env::var_os("TOOLWHARF_NODE_MODULES").map_or_else(
         || {
@@ -139,7 +136,7 @@ const NODE: &str = "node/bin/node";
 const SUITE: &str = "@modelcontextprotocol/conformance/dist/index.js";
 const REQUIREMENTS: &str = "@modelcontextprotocol/conformance/requirements";
 
-/// Runs what `requirements` (a revision such as `2026-07-28`) asks of a server against `url`.
+/// Runs the server scenarios of `requirements` (a revision such as `2026-07-28`) against `url`.
 ///
 /// # Panics
 /// If the suite is missing, cannot run, or takes longer than five minutes.
@@ -161,7 +158,7 @@ pub async fn run(requirements: &str, url: &str, extra: &[&str]) -> Summary {
     summary
 }
 
-/// Runs one scenario of the server leg against `url`, in the form of a revision such as `2026-07-28`.
+/// Runs one server scenario against `url`, in the version of a revision such as `2026-07-28`.
 ///
 /// # Panics
 /// If the suite is missing, cannot run, or takes longer than five minutes.
@@ -185,9 +182,8 @@ pub async fn run_scenario(scenario: &str, version: &str, url: &str) -> Summary {
     summary
 }
 
-/// Runs what `requirements` asks of a client, one scenario after the other, with `command` as the
-/// client: a shell command line to which the suite appends the server's URL. `wanted` says which
-/// scenarios to run.
+/// Runs the client scenarios of `requirements` one after the other. `command` is the client: a shell command line to
+/// which the suite appends the server's URL. `wanted` selects scenarios.
 ///
 /// # Panics
 /// If the suite is missing, cannot run, or takes longer than five minutes for one scenario.
@@ -213,7 +209,7 @@ pub async fn run_client(
             &scenario,
             "--spec-version",
             requirements,
-            // Scenarios of extensions are of no version, and would be skipped.
+            // Extension scenarios belong to no version and would be skipped without this.
             "--force",
         ];
         suite(&arguments, results.path()).await;
@@ -224,7 +220,7 @@ pub async fn run_client(
     summary
 }
 
-/// The scenarios of the client leg that a requirement set has, scored or not.
+/// Returns the client scenarios of a requirement set, scored or not.
 ///
 /// # Panics
 /// If the suite is missing.
@@ -233,14 +229,14 @@ pub fn client_scenarios(requirements: &str) -> Vec<String> {
     [set.client, set.not_scored_client].concat()
 }
 
-/// Runs the suite to its end, whatever it finds.
+/// Runs the suite to its end, whatever the results.
 async fn suite(arguments: &[&str], results: &Path) {
     let modules = node_modules();
     let mut command = Command::new(modules.join(NODE));
     command
         .arg(modules.join(SUITE))
         .args(arguments)
-        .args(["--timeout", SCENARIO_LIMIT, "--output-dir"])
+        .args(["--timeout", SCENARIO_TIMEOUT_MS, "--output-dir"])
         .arg(results)
         .env("NO_COLOR", "1");
     let (mut process, stdin, mut stdout) = Process::spawn_piped(command);
@@ -252,7 +248,7 @@ async fn suite(arguments: &[&str], results: &Path) {
     })
     .await;
     let status = process.wait(Duration::from_secs(10)).await;
-    // 1 means that checks failed, which is the caller's to judge.
+    // Exit code 1 means that checks failed; the caller judges that.
     assert!(
         matches!(status.code(), Some(0 | 1)),
         "{what} ended with {status}: {}",
@@ -260,7 +256,7 @@ async fn suite(arguments: &[&str], results: &Path) {
     );
 }
 
-/// The result file in `directory` of the scenario that `name` stands for: `name-<time>/checks.json`.
+/// Finds the result file of scenario `name` in `directory`: `name-<time>/checks.json`.
 fn results_of(directory: &Path, name: &str) -> Option<PathBuf> {
     let (parent, name) = match name.rsplit_once('/') {
         Some((parent, name)) => (directory.join(parent), name),
@@ -288,7 +284,7 @@ struct Requirements {
 }
 
 impl Requirements {
-    /// Reads the set's file, which is YAML of a very simple form.
+    /// Reads the requirement file, which uses a very simple subset of YAML.
     fn read(revision: &str) -> Self {
         let file = node_modules()
             .join(REQUIREMENTS)
@@ -320,7 +316,7 @@ impl Requirements {
         }
         assert!(
             !this.server.is_empty() && !this.client.is_empty(),
-            "{} has another form than this reader knows",
+            "cannot parse {}: unexpected format",
             file.display()
         );
         this

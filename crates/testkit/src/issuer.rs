@@ -1,30 +1,32 @@
-//! An authorization server for tests: npm's `oidc-provider`, on a free port of the loopback.
+//! An authorization server for tests: npm's `oidc-provider`, on a free loopback port.
 //!
-//! It has discovery (RFC 8414 and OpenID), the authorization code with PKCE and `iss` (RFC 9207), refresh tokens, client credentials,
-//! the device grant, resource indicators with JWT access tokens whose audience is the `resource`, introspection, revocation,
-//! DPoP with nonces, open dynamic registration, and client id metadata documents. Any account name signs in, with any password, on a form with the
-//! fields `account` and `password`; a second form, with the buttons `#allow` and `#deny`, asks for consent.
+//! It supports discovery (RFC 8414 and OpenID), the authorization code flow with PKCE and `iss` (RFC 9207), refresh
+//! tokens, client credentials, the device grant, resource indicators with JWT access tokens whose audience is the
+//! `resource`, introspection, revocation, DPoP with nonces, open dynamic registration, and client id metadata
+//! documents. Any account name can sign in, with any password, on a form with the fields `account` and `password`. A
+//! second form, with the buttons `#allow` and `#deny`, asks for consent.
 //!
-//! Options, given to [`Issuer::start`] or changed later with [`Issuer::set`]:
+//! Options are passed to [`Issuer::start`] or changed later with [`Issuer::set`]:
 //!
-//! | option | without it | |
+//! | option | default | meaning |
 //! | --- | --- | --- |
-//! | `accounts` | `{}` | claims by account, as `{"ann": {"groups": ["ml"]}}`; all have `email` and `groups` |
-//! | `answers` | `{}` | answers instead of the issuer's own, by path: `{"/jwks": {"status": 200, "headers": {…}, "body": …}}` |
-//! | `consent` | `true` | whether people are asked for consent |
-//! | `delay_ms` | 0 | how long every answer waits, in milliseconds |
-//! | `documents` | `{}` | client id metadata documents by their `https` URL, instead of the network |
-//! | `down` | `false` | every connection is closed without an answer |
-//! | `hold_ms` | 0 | how long an answer of the token endpoint waits when its work is done, in milliseconds |
-//! | `lifetime`, `refresh_lifetime` | 3600, 86400 | of access and refresh tokens, in seconds |
+//! | `accounts` | `{}` | claims by account, for example `{"ann": {"groups": ["ml"]}}`; every account has `email` and `groups` |
+//! | `answers` | `{}` | responses that replace the issuer's, by path: `{"/jwks": {"status": 200, "headers": {…}, "body": …}}` |
+//! | `consent` | `true` | whether users are asked for consent |
+//! | `delay_ms` | 0 | delay of every response, in milliseconds |
+//! | `documents` | `{}` | client id metadata documents by their `https` URL, instead of fetching them |
+//! | `down` | `false` | every connection is closed without a response |
+//! | `hold_ms` | 0 | delay of a token response after its work is done, in milliseconds |
+//! | `lifetime`, `refresh_lifetime` | 3600, 86400 | lifetime of access and refresh tokens, in seconds |
 //! | `opaque` | `false` | access tokens for a resource are opaque, for introspection |
 //! | `refuse_refresh` | `false` | refresh tokens are refused with `invalid_grant` |
 //! | `refuse_resource` | `false` | a `resource` is refused with `invalid_target`, as Entra does |
-//! | `rotate` | `true` | each refresh gives a new refresh token, and using an old one revokes the grant |
-//! | `withheld` | `[]` | scopes of a resource that nobody is given |
+//! | `rotate` | `true` | each refresh issues a new refresh token, and reuse of an old one revokes the grant |
+//! | `withheld` | `[]` | scopes of a resource that are never granted |
 //!
-//! And, at its start only: `clients` (in the words of RFC 7591, with `client_id` and `client_secret`), `scopes` (of every resource;
-//! `mcp:call`, `mcp:read` and `mcp:manage`), `algorithm` (`RS256`, or `ES256`), `host` (`127.0.0.1`; `localhost` keeps its cookies apart).
+//! At start only: `clients` (RFC 7591 fields plus `client_id` and `client_secret`), `scopes` (for every resource;
+//! default `mcp:call`, `mcp:read` and `mcp:manage`), `algorithm` (`RS256`, the default, or `ES256`), `host` (default
+//! `127.0.0.1`; `localhost` keeps the issuer's cookies separate).
 
 use std::{
     path::Path,
@@ -37,20 +39,20 @@ use tokio::process::Command;
 use crate::{Process, RawClient, conformance::node_modules};
 
 const PROVIDER: &str = "oidc-provider/lib/index.js";
-/// How long one request to the issuer's controls may take; a sign-in is a dozen requests.
+/// Timeout of one request to the issuer's control interface. A sign-in takes a dozen HTTP requests.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 
-/// An authorization server, for as long as it is held.
+/// An authorization server. Dropping it stops the server.
 pub struct Issuer {
     url: String,
     _process: Process,
 }
 
 impl Issuer {
-    /// Starts one. `options` is an object; see the [module](self).
+    /// Starts an authorization server. `options` is an object; see the [module](self).
     ///
     /// # Panics
-    /// If it is not installed (`cargo xtask setup`), or does not start.
+    /// If `oidc-provider` is not installed (`cargo xtask setup`) or does not start.
     pub async fn start(options: Value) -> Self {
         let modules = node_modules();
         assert!(
@@ -71,37 +73,38 @@ impl Issuer {
         }
     }
 
-    /// Its issuer identifier, without a slash at the end.
+    /// The issuer identifier, without a trailing slash.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Changes `options`; those that are not named stay.
+    /// Changes `options`. Omitted options keep their values.
     pub async fn set(&self, options: Value) {
         self.control("set", options).await;
     }
 
-    /// Takes a new key for signatures, and forgets the old one.
+    /// Switches to a new signing key and discards the old one.
     pub async fn rotate(&self) {
         self.control("rotate", json!({})).await;
     }
 
-    /// How many requests an endpoint has answered: `discovery`, `jwks`, `registration`, `authorization`, `token`, `introspection`,
-    /// `revocation`, `device_authorization`; of the token endpoint also by grant (`token:refresh_token`), and of a path in `answers` by
-    /// the path.
+    /// Returns how many requests an endpoint has answered: `discovery`, `jwks`, `registration`, `authorization`,
+    /// `token`, `introspection`, `revocation`, `device_authorization`; also the token endpoint by grant
+    /// (`token:refresh_token`), and a path in `answers` by the path.
     pub async fn count(&self, endpoint: &str) -> u64 {
         let counts = self.control("counts", json!({})).await;
         counts[endpoint].as_u64().unwrap_or(0)
     }
 
-    /// All codes, verifiers and tokens that its token endpoint has taken or given.
+    /// Returns all codes, verifiers and tokens that the token endpoint has received or issued.
     pub async fn secrets(&self) -> Vec<String> {
         let secrets = self.control("secrets", json!({})).await;
         serde_json::from_value(secrets).expect("a list of strings")
     }
 
-    /// An access token as the issuer would give it, valid for an hour. Each of `claims` replaces one of its claims; `null` leaves it out.
+    /// Returns an access token as the issuer would sign it, valid for an hour. Each member of `claims` replaces a
+    /// claim; `null` removes it.
     pub async fn token(
         &self,
         account: &str,
@@ -127,19 +130,19 @@ impl Issuer {
         self.sign(json!({}), all).await
     }
 
-    /// A token of just these claims. Each of `header` replaces a field of its header: with `{"alg": "none"}` it has no signature, and with
-    /// `{"alg": "HS256"}` its secret is the public key.
+    /// Signs a token with exactly these claims. Each member of `header` replaces a header field: `{"alg": "none"}`
+    /// gives no signature, `{"alg": "HS256"}` uses the public key as the secret.
     pub async fn sign(&self, header: Value, claims: Value) -> String {
         let body = json!({ "header": header, "claims": claims });
         let answer = self.control("token", body).await;
         answer["token"].as_str().expect("a token").to_owned()
     }
 
-    /// Does what `account` does at a browser that was sent to `url`: signs in and allows. Gives the address that the browser is sent to
-    /// in the end, with the code or the error in its query.
+    /// Acts as `account` in a browser that was sent to `url`: signs in and allows access. Returns the final redirect
+    /// target, with the code or the error in its query.
     ///
     /// # Panics
-    /// If the issuer shows a page instead, such as the one after a device was confirmed.
+    /// If the issuer shows a page instead, for example after a device was confirmed.
     pub async fn sign_in(&self, url: &str, account: &str) -> String {
         let answer = self.browse(url, account, false).await;
         let location = answer["location"].as_str();
@@ -148,7 +151,8 @@ impl Issuer {
             .to_owned()
     }
 
-    /// As [`Issuer::sign_in`], and does not allow if `deny`: an object with `location`, or with the `status` and `html` of the last page.
+    /// Like [`Issuer::sign_in`], but refuses consent if `deny`. Returns an object with `location`, or with the `status`
+    /// and `html` of the last page.
     pub async fn browse(&self, url: &str, account: &str, deny: bool) -> Value {
         let body = json!({ "url": url, "account": account, "deny": deny });
         self.control("sign-in", body).await

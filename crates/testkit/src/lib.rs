@@ -1,18 +1,23 @@
-//! What the workspace's tests share: servers to test against, and ways to speak to servers.
+//! Shared test support: servers to test against, and clients to test with.
 //!
-//! Three servers live beside this library. `testkit-conformance` is a well-behaved MCP server of
-//! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
-//! misbehaves on demand; `testkit-llm` is a language model that follows a script ([`llm`]). The
-//! library finds and guards such processes ([`Bin`], [`Process`]), speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
-//! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
-//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]),
-//! a web site ([`Site`]), a registry of packages ([`Registry`]), an authorization server ([`Issuer`]) with a server behind it ([`Protected`]),
-//! and a browser ([`Chromium`]).
+//! Three servers are built beside this library. `testkit-conformance` is a well-behaved MCP server of both eras, built
+//! on the official SDK. `testkit-scripted` works on bare lines and misbehaves on demand. `testkit-llm` is a language
+//! model that follows a script ([`llm`]).
 //!
-//! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
-//! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
-//! Nothing of the product is used here: a bug in the product's own client code must not hide a
-//! bug in its server code.
+//! The library
+//!
+//! - locates and guards such processes ([`Bin`], [`Process`]),
+//! - talks to servers without interpreting their responses ([`RawClient`], [`StdioClient`]) or as a complete client of
+//!   any era ([`Peer`]),
+//! - waits with deadlines ([`wait_for`]),
+//! - runs the official conformance suite ([`conformance`]),
+//! - provides a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]), a web site ([`Site`]), a package
+//!   registry ([`Registry`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
+//!   browser ([`Chromium`]).
+//!
+//! Invariants: every wait has a deadline. Every child process dies with its guard. A helper that cannot do its work
+//! panics and says what to do, because it runs in tests only. No product code is used here: a bug in the product's
+//! client code must not hide a bug in its server code.
 //!
 //! ```no_run
 //! # async fn example() {

@@ -1,10 +1,10 @@
-//! A scripted language model for a test: guards `testkit-llm`, sets its script, and shows what it was asked.
+//! Runs `testkit-llm`, a scripted language model, sets its script and returns the requests it received.
 
 use serde_json::{Value, json};
 
 use crate::{DEADLINE, Process, RawClient, within};
 
-/// A running `testkit-llm`. What a script can say stands in `src/bin/testkit-llm/script.rs`.
+/// A running `testkit-llm`. The script format is defined in `src/bin/testkit-llm/script.rs`.
 pub struct Llm {
     // Kept for its drop, and for its stderr when a test fails.
     process: Process,
@@ -13,18 +13,18 @@ pub struct Llm {
 }
 
 impl Llm {
-    /// Starts one that takes any key.
+    /// Starts a model that accepts any key.
     ///
     /// # Panics
-    /// If it is not built, or takes no script.
+    /// If the binary is not built, or rejects the script.
     pub async fn start(script: &Value) -> Self {
         Self::with_arguments(&[], script).await
     }
 
-    /// Starts one that takes only this key.
+    /// Starts a model that accepts only this key.
     ///
     /// # Panics
-    /// As [`Llm::start`].
+    /// Like [`Llm::start`].
     pub async fn with_key(key: &str, script: &Value) -> Self {
         Self::with_arguments(&["--key", key], script).await
     }
@@ -42,36 +42,32 @@ impl Llm {
         this
     }
 
-    /// The base URL of the Messages API; that of chat completions is one segment below, `/v1`.
+    /// The base URL of the Messages API. Chat completions are one segment below, at `/v1`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The process's id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Begins another script, and forgets the requests so far.
+    /// Replaces the script and clears the recorded requests.
     ///
     /// # Panics
-    /// If it is no script, with what is wrong.
+    /// If the script is invalid, with the reason.
     pub async fn script(&self, script: &Value) {
         let reply = self.client.post(script.to_string()).await;
         let told = String::from_utf8_lossy(&reply.body);
-        assert_eq!(
-            reply.status, 204,
-            "testkit-llm takes no such script: {told}"
-        );
+        assert_eq!(reply.status, 204, "testkit-llm rejected the script: {told}");
     }
 
-    /// All requests to the model so far: `path`, `peer`, `headers`, `body` and `outcome` (`open`, `refused`, `failed`,
-    /// `complete` or `dropped`).
+    /// Returns all requests to the model so far: `path`, `peer`, `headers`, `body` and `outcome` (`open`, `refused`,
+    /// `failed`, `complete` or `dropped`).
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the model does not respond.
     pub async fn requests(&self) -> Vec<Value> {
         let client = self.client.at("/requests");
         let reply = within("the requests", DEADLINE, client.get(&[])).await;
@@ -80,19 +76,19 @@ impl Llm {
     }
 }
 
-/// A script of these turns.
+/// A script with these turns.
 #[must_use]
 pub fn turns(turns: &[Value]) -> Value {
     json!({ "turns": turns })
 }
 
-/// A turn that says this and ends.
+/// A turn that replies with `text`.
 #[must_use]
 pub fn says(text: &str) -> Value {
     json!({ "reply": { "blocks": [{ "text": text, "deltas": 3 }] } })
 }
 
-/// A turn that asks for these tools, each with an id of its own, a name and arguments.
+/// A turn that calls these tools; each call has an id, a name and arguments.
 #[must_use]
 pub fn asks(calls: &[(&str, &str, Value)]) -> Value {
     let blocks: Vec<_> = calls
@@ -102,7 +98,7 @@ pub fn asks(calls: &[(&str, &str, Value)]) -> Value {
     json!({ "reply": { "blocks": blocks } })
 }
 
-/// A turn with a condition on its request.
+/// Adds a condition on the request to a turn.
 #[must_use]
 pub fn expecting(mut turn: Value, expect: Value) -> Value {
     turn["expect"] = expect;

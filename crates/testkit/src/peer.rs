@@ -1,10 +1,9 @@
-//! A complete MCP client of any era over any transport, for tests that drive the same
-//! conversation through many forms.
+//! A complete MCP client of any era over any transport, for tests that run the same conversation over many transports
+//! and versions.
 //!
-//! A [`Peer`] does what a good client does: it shakes hands, answers the server's requests, repeats
-//! a request that came back as `input_required`, opens the stream that notifications come on, and
-//! cancels in the way of its era. What it does not do is check anything: messages are handed over
-//! as they came.
+//! A [`Peer`] does what a good client does: it performs the handshake, answers the server's requests, retries a request
+//! that returned `input_required`, opens the notification stream, and cancels in the way of its era. It checks nothing:
+//! messages are passed on unchanged.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,15 +25,15 @@ use crate::{
 
 /// The revision of the modern era.
 pub const MODERN: &str = "2026-07-28";
-/// Rounds of `input_required` before a test has gone wrong.
-const ROUNDS: usize = 10;
-/// Messages that the server may be ahead of the test.
-const INBOX: usize = 4096;
+/// Rounds of `input_required` after which the test fails.
+const MAX_ROUNDS: usize = 10;
+/// Maximum number of messages queued for the test.
+const INBOX_CAPACITY: usize = 4096;
 
-/// Answers a request of the server: from method and params to a result.
+/// Answers a server request: maps method and params to a result.
 type Responder = Box<dyn Fn(&str, &Value) -> Value + Send + Sync>;
 
-/// A client, and its conversation with one server.
+/// A client and its conversation with one server.
 pub struct Peer {
     version: String,
     capabilities: Value,
@@ -58,33 +57,33 @@ enum Wire {
     Sse(RawClient),
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The final response, a result or an error. A response of HTTP that is no JSON-RPC appears as
-    /// an error with code 0 and the status in its message.
+    /// The final response, a result or an error. An HTTP response that is not JSON-RPC appears as an error with code 0
+    /// and the status in its message.
     pub response: Value,
-    /// The notifications that came before it since the request, in their order.
+    /// The notifications between the request and its response, in order.
     pub notifications: Vec<Value>,
-    /// The methods that the server asked meanwhile, as requests or as input requests.
+    /// The methods that the server requested during this time, as requests or as input requests.
     pub asked: Vec<String>,
 }
 
 impl Outcome {
-    /// The result.
+    /// Returns the result.
     ///
     /// # Panics
-    /// If it is an error.
+    /// If the response is an error.
     pub fn result(&self) -> &Value {
         self.response
             .get("result")
             .unwrap_or_else(|| panic!("no result: {}", self.response))
     }
 
-    /// The text of the result's first content.
+    /// Returns the text of the first content block.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no text.
     pub fn text(&self) -> &str {
         self.result()["content"][0]["text"]
             .as_str()
@@ -93,12 +92,12 @@ impl Outcome {
 }
 
 impl Peer {
-    /// Speaks revision `version` over stdio.
+    /// Connects over stdio with protocol version `version`.
     ///
     /// # Panics
     /// If the handshake fails.
     pub async fn stdio(mut client: StdioClient, version: &str, capabilities: Value) -> Self {
-        let (to_child, mut outgoing) = mpsc::channel::<Value>(INBOX);
+        let (to_child, mut outgoing) = mpsc::channel::<Value>(INBOX_CAPACITY);
         let mut this = Self::new(version, capabilities, Wire::Stdio(to_child));
         let inlet = this.inlet.clone();
         this.tasks.spawn(async move {
@@ -109,7 +108,7 @@ impl Peer {
                         None => return,
                     },
                     line = client.receive(DEADLINE) => {
-                        // No line within the deadline is no news, except at the end of the stream.
+                        // A missing line within the deadline means nothing, except at the end of the stream.
                         let Some(line) = line else {
                             if !client.process().is_running() {
                                 return;
@@ -129,7 +128,7 @@ impl Peer {
         this
     }
 
-    /// Speaks revision `version` over streamable HTTP.
+    /// Connects over streamable HTTP with protocol version `version`.
     ///
     /// # Panics
     /// If the handshake fails.
@@ -139,7 +138,7 @@ impl Peer {
         this
     }
 
-    /// Speaks 2024-11-05 over HTTP+SSE; `client` is for the URL of the stream.
+    /// Connects over HTTP+SSE (2024-11-05). `client` has the URL of the stream.
     ///
     /// # Panics
     /// If the handshake fails.
@@ -168,7 +167,7 @@ impl Peer {
     }
 
     fn new(version: &str, capabilities: Value, wire: Wire) -> Self {
-        let (inlet, inbox) = mpsc::channel(INBOX);
+        let (inlet, inbox) = mpsc::channel(INBOX_CAPACITY);
         Self {
             version: version.to_owned(),
             capabilities,
@@ -186,8 +185,8 @@ impl Peer {
         }
     }
 
-    /// Answers the server's requests with what `responder` makes of method and params: a result,
-    /// or `{"error": …}`. Without this, every kind of request has a fixed answer ([`answer`]).
+    /// Answers the server's requests with `responder`, which maps method and params to a result or to `{"error": …}`.
+    /// Without it, every kind of request has a fixed answer ([`answer`]).
     pub fn answering(
         mut self,
         responder: impl Fn(&str, &Value) -> Value + Send + Sync + 'static,
@@ -196,12 +195,12 @@ impl Peer {
         self
     }
 
-    /// Whether this client is of the modern era.
+    /// Returns whether this client speaks the modern protocol.
     pub fn is_modern(&self) -> bool {
         self.version.as_str() >= MODERN
     }
 
-    /// Sends a request and sees it through to its final response.
+    /// Sends a request and completes all its rounds up to the final response.
     ///
     /// # Panics
     /// If that takes longer than [`DEADLINE`].
@@ -210,7 +209,7 @@ impl Peer {
         let before = self.notifications.len();
         self.asked.clear();
         let mut current = params.clone();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let id = self.begin(method, current).await;
             let response = self.finish(id).await;
             let result = &response["result"];
@@ -238,16 +237,16 @@ impl Peer {
                 current["requestState"] = state.clone();
             }
         }
-        panic!("{method} still wants input after {ROUNDS} rounds");
+        panic!("{method} still wants input after {MAX_ROUNDS} rounds");
     }
 
-    /// Calls a tool and sees it through.
+    /// Calls a tool and completes all rounds of the call.
     pub async fn tool(&mut self, name: &str, arguments: Value) -> Outcome {
         let params = json!({ "name": name, "arguments": arguments });
         self.request("tools/call", params).await
     }
 
-    /// Sends a request and returns its id without waiting for anything.
+    /// Sends a request and returns its id without waiting.
     pub async fn begin(&mut self, method: &str, mut params: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -259,7 +258,7 @@ impl Peer {
         id
     }
 
-    /// Waits for the response to request `id`, answering what the server asks meanwhile.
+    /// Waits for the response to request `id`, and answers the server's requests in the meantime.
     ///
     /// # Panics
     /// If that takes longer than [`DEADLINE`].
@@ -268,7 +267,7 @@ impl Peer {
         response.unwrap_or_else(|| panic!("no response to request {id} within {DEADLINE:?}"))
     }
 
-    /// Like [`Peer::finish`], giving up after `limit`.
+    /// Like [`Peer::finish`], but gives up after `limit`.
     pub async fn finish_within(&mut self, id: u64, limit: Duration) -> Option<Value> {
         let end = Instant::now() + limit;
         loop {
@@ -283,8 +282,7 @@ impl Peer {
         }
     }
 
-    /// Cancels request `id` in the way of the era: a closed response stream over modern HTTP, a
-    /// notification elsewhere.
+    /// Cancels request `id`. Over modern HTTP the response stream is closed; otherwise a notification is sent.
     pub async fn cancel(&mut self, id: u64) {
         if self.is_modern() && matches!(self.wire, Wire::Http(_)) {
             if let Some(stream) = self.open.remove(&id) {
@@ -305,8 +303,8 @@ impl Peer {
         self.send(message, None).await;
     }
 
-    /// The next notification of this method that has not been handed out yet, also one that is
-    /// already in an [`Outcome`]; `None` if none comes within `limit`.
+    /// Returns the next unread notification of this method, including those already in an [`Outcome`], or `None` after
+    /// `limit`.
     pub async fn notification(&mut self, method: &str, limit: Duration) -> Option<Value> {
         let end = Instant::now() + limit;
         loop {
@@ -323,8 +321,8 @@ impl Peer {
         }
     }
 
-    /// Subscribes to all list changes and to the resources `uris`; returns the id of the listening
-    /// request of a modern client, which [`Peer::cancel`] ends.
+    /// Subscribes to all list changes and to the resources `uris`. For a modern client it returns the id of the listen
+    /// request, which [`Peer::cancel`] ends.
     ///
     /// # Panics
     /// If the server refuses.
@@ -351,7 +349,7 @@ impl Peer {
         Some(id)
     }
 
-    /// Asks for log messages from `level` on.
+    /// Requests log messages of `level` and above.
     pub async fn log_level(&mut self, level: &str) {
         if self.is_modern() {
             self.log_level = Some(level.to_owned());
@@ -387,7 +385,7 @@ impl Peer {
             }
             let headers = [("accept", "text/event-stream")];
             let mut stream = client.get(&headers).await;
-            // A server may have no such stream (405).
+            // A server may not offer this stream (405).
             if stream.is_event_stream() {
                 let inlet = self.inlet.clone();
                 self.tasks.spawn(async move {
@@ -403,7 +401,7 @@ impl Peer {
         }
     }
 
-    /// Adds what a modern request says about its client.
+    /// Adds the client description to a modern request.
     fn describe(&self, params: &mut Value) {
         let meta = &mut params["_meta"];
         meta["io.modelcontextprotocol/protocolVersion"] = json!(self.version);
@@ -417,7 +415,7 @@ impl Peer {
     async fn send(&mut self, message: Value, id: Option<u64>) {
         match &self.wire {
             Wire::Stdio(child) => {
-                // Fails when the child has ended, which the missing response will tell.
+                // Fails if the child has exited; then the response will be missing, too.
                 let _ = child.send(message).await;
             }
             Wire::Sse(client) => {
@@ -430,8 +428,8 @@ impl Peer {
                 let headers = self.headers(&message);
                 let inlet = self.inlet.clone();
                 if is_initialize || id.is_none() {
-                    // The session id is needed for whatever comes next, and the order of
-                    // notifications matters, so these are waited for.
+                    // Waited for, because the session id is needed for all later requests and the order of
+                    // notifications matters.
                     let session = post(client, headers, message, id, inlet).await;
                     if let (Some(session), Wire::Http(client)) = (session, &mut self.wire) {
                         *client = client.clone().with("mcp-session-id", &session);
@@ -467,13 +465,13 @@ impl Peer {
         headers
     }
 
-    /// Takes what has already come, without waiting.
+    /// Processes messages that have already arrived, without waiting.
     fn absorb(&mut self) {
         while let Ok(message) = self.inbox.try_recv() {
             match (message.get("method").is_some(), message.get("id").is_some()) {
                 (true, false) => self.notifications.push_back(message),
                 (false, _) => self.responses.push_back(message),
-                // A request outside of any call: put back for whoever waits next.
+                // A request outside any call: put it back for the next wait.
                 (true, true) => {
                     let _ = self.inlet.try_send(message);
                     return;
@@ -505,7 +503,7 @@ impl Peer {
     }
 }
 
-/// Posts one message and forwards what comes back; gives the session that the server assigned.
+/// Posts one message and forwards the response. Returns the session that the server assigned.
 async fn post(
     client: RawClient,
     headers: Vec<(&'static str, String)>,
@@ -558,12 +556,12 @@ fn client_info() -> Value {
     json!({ "name": "testkit", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// Capabilities that allow everything that [`answer`] answers.
+/// Capabilities for everything that [`answer`] can answer.
 pub fn all_capabilities() -> Value {
     json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } })
 }
 
-/// The fixed answer to a request of the server.
+/// The fixed answer to a server request.
 pub fn answer(method: &str) -> Value {
     match method {
         "sampling/createMessage" => json!({

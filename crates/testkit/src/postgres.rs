@@ -1,4 +1,4 @@
-//! Databases for tests, each test its own, on the server that `TOOLWHARF_TEST_POSTGRES` names.
+//! Databases for tests, one per test, on the server that `TOOLWHARF_TEST_POSTGRES` names.
 
 use std::{
     str::FromStr,
@@ -10,21 +10,21 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::Pg
 
 const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
 
-/// An empty database. Dropping it removes it, and whoever is connected to it.
+/// An empty database. Dropping it disconnects all clients and removes it.
 pub struct Database {
     name: String,
     url: String,
 }
 
 impl Database {
-    /// Makes a database.
+    /// Creates a database.
     ///
     /// # Panics
-    /// If there is no server; the message says how to get one.
+    /// If no server is configured. The message says how to start one.
     pub async fn create() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        // Tests are processes, and all that share a server share a machine.
+        // Each test is a process, and all users of the server are on one machine, so the name is unique.
         let name = format!("test_{}_{count}", std::process::id());
         run(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
         run(format!("CREATE DATABASE {name} TEMPLATE template0")).await;
@@ -32,7 +32,7 @@ impl Database {
         Self { name, url }
     }
 
-    /// `postgres://…`, with the user and the password.
+    /// The URL `postgres://…`, with user and password.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -45,10 +45,10 @@ impl Database {
         run_at(&server().database(&self.name), statement.to_owned()).await;
     }
 
-    /// Everything in the database, as `pg_dump` writes it.
+    /// Returns the whole database as `pg_dump` writes it.
     ///
     /// # Panics
-    /// If it cannot be dumped.
+    /// If the dump fails.
     pub async fn dump(&self) -> Vec<u8> {
         let output = tokio::process::Command::new("pg_dump")
             .arg(self.url.split('?').next().unwrap_or_default())
@@ -60,10 +60,10 @@ impl Database {
         output.stdout
     }
 
-    /// The number that a query answers.
+    /// Returns the number that a query yields.
     ///
     /// # Panics
-    /// If it answers none.
+    /// If it yields no number.
     pub async fn number(&self, query: &str) -> f64 {
         let found = async {
             let mut conn = PgConnection::connect(&self.url).await?;
@@ -80,10 +80,10 @@ impl Database {
         }
     }
 
-    /// Ends every connection to the database and lets no new one in, as a server that is gone.
+    /// Ends all connections to the database and refuses new ones, like a server that is down.
     ///
     /// # Panics
-    /// If the server cannot be asked to.
+    /// If the server cannot be reached.
     pub async fn close_to_all(&self) {
         run(format!(
             "ALTER DATABASE {} ALLOW_CONNECTIONS false",
@@ -96,7 +96,7 @@ impl Database {
     /// Undoes [`Database::close_to_all`].
     ///
     /// # Panics
-    /// If the server cannot be asked to.
+    /// If the server cannot be reached.
     pub async fn open_to_all(&self) {
         run(format!(
             "ALTER DATABASE {} ALLOW_CONNECTIONS true",
@@ -105,10 +105,10 @@ impl Database {
         .await;
     }
 
-    /// Ends every connection to the database, as a restart of the server does.
+    /// Ends all connections to the database, like a server restart.
     ///
     /// # Panics
-    /// If the server cannot be asked to.
+    /// If the server cannot be reached.
     pub async fn disconnect_all(&self) {
         let name = &self.name;
         run(format!(
@@ -121,7 +121,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let drop_it = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        // A runtime of its own: the test's one may be ending, and cannot be waited in.
+        // Uses a separate runtime: the test's runtime may be shutting down and cannot be blocked on.
         let thread = thread::spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -135,11 +135,11 @@ impl Drop for Database {
     }
 }
 
-/// Where the server is.
+/// Returns the connection options of the server.
 fn server() -> PgConnectOptions {
     let url = std::env::var(VARIABLE).unwrap_or_else(|_| {
         panic!(
-            "{VARIABLE} is not set: this test needs a Postgres. Run it with one by \
+            "{VARIABLE} is not set: this test needs Postgres. Run it with \
              `cargo xtask postgres -- cargo nextest run …`"
         )
     });
@@ -159,6 +159,6 @@ async fn run_at(place: &PgConnectOptions, statement: String) {
         conn.close().await
     };
     if let Err(error) = result.await {
-        panic!("the Postgres for tests does not do its work: {error}");
+        panic!("the test Postgres failed: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A child process that dies, with everything it started in its group, when its guard is dropped.
+//! A child process that is killed, with everything in its process group, when its guard is dropped.
 
 use std::{
     collections::VecDeque,
@@ -17,22 +17,21 @@ use tokio::{
 
 use crate::wait::{DEADLINE, wait_for_some, within};
 
-/// How much of a child's stderr is kept, in bytes, the end of it.
-const STDERR_KEPT: usize = 256 * 1024;
-/// How many lines of a child's stdout are kept for [`Process::announced`].
-const LINES_KEPT: usize = 10_000;
+const STDERR_TAIL_BYTES: usize = 256 * 1024;
+/// Maximum number of stdout lines kept for [`Process::announced`].
+const MAX_STDOUT_LINES: usize = 10_000;
 
-/// A spawned child, leader of its own process group.
+/// A spawned child, leader of its process group.
 ///
-/// Dropping it kills the whole group with SIGKILL and reaps the child. When that happens during a
-/// panic, what the child last wrote to stderr is printed, so that a failed test shows it.
+/// Dropping it kills the group with SIGKILL and reaps the child. During a panic, the last stderr output of the child is
+/// printed, so that a failed test shows it.
 pub struct Process {
     child: Child,
     pid: Pid,
     program: String,
     lines: Arc<Mutex<VecDeque<String>>>,
     stderr: Tail,
-    // Owns the readers of stdout and stderr; they end with the pipes, or with this.
+    // Owns the readers of stdout and stderr. They end with the pipes or when this is dropped.
     readers: JoinSet<()>,
     _stdin: Option<ChildStdin>,
 }
@@ -52,7 +51,7 @@ impl Process {
             let mut reader = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = reader.next_line().await {
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-                if lines.len() == LINES_KEPT {
+                if lines.len() == MAX_STDOUT_LINES {
                     lines.pop_front();
                 }
                 lines.push_back(line);
@@ -108,25 +107,23 @@ impl Process {
         (this, stdin, stdout)
     }
 
-    /// The process id, which is also its group's.
+    /// The process id, which is also the process group id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// The last 256 KiB of what the child wrote to stderr.
+    /// Returns the last 256 KiB of stderr.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// The lines that the child wrote to stdout so far (of the last 10,000).
+    /// Returns the lines that the child wrote to stdout so far (at most the last 10,000).
     pub fn stdout_lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect()
     }
 
-    /// The first URL that the child announces on a line of its own output.
-    ///
-    /// Both stdout and stderr are looked at, for a word that starts with `http://`.
+    /// Returns the first URL in the child's output: the first word on stdout or stderr that starts with `http://`.
     ///
     /// # Panics
     /// After [`DEADLINE`], or when the child exits first.
@@ -139,14 +136,14 @@ impl Process {
         .await
     }
 
-    /// The first value that `find` gives for a line of the child's stdout or stderr.
+    /// Returns the first value that `find` returns for a line of stdout or stderr.
     ///
     /// # Panics
     /// After [`DEADLINE`], or when the child exits first.
     pub async fn announced<T>(&mut self, find: impl Fn(&str) -> Option<T>) -> T {
         let what = format!("an announcement of {}", self.program);
         wait_for_some(&what, DEADLINE, async || {
-            // Looked at before the output, so that what a child said before it exited counts.
+            // Checked before the output is read, so that output written before the exit counts.
             let exited = self.child.try_wait().ok().flatten();
             let stdout = self.stdout_lines();
             let stderr = self.stderr();
@@ -163,14 +160,14 @@ impl Process {
         .await
     }
 
-    /// Whether the child has not exited yet.
+    /// Returns whether the child is still running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends `signal` to the child alone, not to its group.
+    /// Sends `signal` to the child, not to its group.
     pub fn signal(&self, signal: Signal) {
-        // An error means that it is gone, which is what the caller finds out next.
+        // An error means that the child has exited; the caller notices that next.
         let _ = rustix::process::kill_process(self.pid, signal);
     }
 
@@ -185,10 +182,10 @@ impl Process {
             .expect("waiting for an own child works")
     }
 
-    /// Waits until the child has exited and all that it wrote was read, for at most `limit` each.
+    /// Waits until the child has exited and all its output was read, for at most `limit` each.
     ///
     /// # Panics
-    /// After `limit`: it goes on, or something that it started holds its output open.
+    /// After `limit`: the child is still running, or a process that it started holds its output open.
     pub async fn ended(&mut self, limit: Duration) -> ExitStatus {
         let status = self.wait(limit).await;
         let what = format!("the end of the output of {}", self.program);
@@ -201,8 +198,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = kill_process_group(self.pid, Signal::KILL);
-        // Reaped here rather than behind our back, so that a test that counts processes after the
-        // drop counts right. SIGKILL takes effect at once unless the child hangs in the kernel.
+        // Reaped here rather than in the background, so that a test that counts processes afterwards gets the right
+        // number. SIGKILL takes effect at once unless the child hangs in the kernel.
         let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5)
         {
@@ -214,7 +211,7 @@ impl Drop for Process {
     }
 }
 
-/// The end of a stream, shared between its reader and whoever wants to look.
+/// The last bytes of a stream, shared between its reader and other callers.
 #[derive(Clone, Default)]
 struct Tail(Arc<Mutex<VecDeque<u8>>>);
 
@@ -224,7 +221,7 @@ impl Tail {
         while let Ok(count @ 1..) = stream.read(&mut buffer).await {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             kept.extend(&buffer[..count]);
-            let excess = kept.len().saturating_sub(STDERR_KEPT);
+            let excess = kept.len().saturating_sub(STDERR_TAIL_BYTES);
             kept.drain(..excess);
         }
     }

@@ -1,8 +1,9 @@
-//! An MCP server of both eras behind access tokens of an [`Issuer`].
+//! An MCP server of both eras that requires access tokens of an [`Issuer`].
 //!
-//! It says where its tokens come from (RFC 9728), and takes those of its issuer that are for it and have not ended. Its tools:
+//! Its metadata names the issuer (RFC 9728). It accepts unexpired tokens of that issuer whose audience is this server.
+//! Its tools:
 //!
-//! | tool | needs the scope | |
+//! | tool | required scope | returns |
 //! | --- | --- | --- |
 //! | `whoami` | `files:read` | the `sub` of the token |
 //! | `admin` | `files:write` | the scopes of the token |
@@ -32,38 +33,38 @@ use tokio::{net::TcpListener, task::JoinSet};
 
 use crate::{DEADLINE, Issuer, RawClient, peer};
 
-/// The scopes that an issuer has to know for it.
+/// The scopes that the issuer must be configured with.
 pub const SCOPES: [&str; 2] = ["files:read", "files:write"];
 const METADATA: &str = "/.well-known/oauth-protected-resource/mcp";
 
-/// A protected server, for as long as it is held.
+/// A protected server. Dropping it stops the server.
 pub struct Protected {
     url: String,
     server: Arc<Server>,
     _tasks: JoinSet<()>,
 }
 
-/// What a test may change.
+/// Behaviour that a test may change.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Whether every request is refused with 401.
+    /// Refuse every request with 401.
     pub refuse: bool,
-    /// Whose tokens it takes, and what its metadata names.
+    /// The issuer whose tokens are accepted, and which the metadata names.
     pub issuer: String,
     /// The scopes that `admin` needs.
     pub admin: Vec<String>,
-    /// Its metadata, instead of the right one.
+    /// Metadata to serve instead of the correct one.
     pub metadata: Option<Value>,
-    /// How many seconds its clock is ahead.
+    /// Seconds by which the server's clock is ahead.
     pub ahead: u64,
-    /// Tokens that it takes no longer.
+    /// Tokens that are no longer accepted.
     pub revoked: HashSet<String>,
-    /// Whether it takes nothing but tokens that are bound to a key, with a proof for each request (RFC 9449).
+    /// Accept only tokens bound to a key, with a proof for each request (RFC 9449).
     pub dpop: bool,
 }
 
 struct Server {
-    /// Its own URL, which tokens are for.
+    /// The server's URL, which is the required audience of tokens.
     resource: String,
     state: Mutex<Inner>,
 }
@@ -74,11 +75,11 @@ struct Inner {
     known: HashMap<String, Claims>,
     calls: BTreeMap<String, u64>,
     refused: u64,
-    /// The ids of proofs that it has seen.
+    /// The ids of all proofs so far.
     proofs: HashSet<String>,
 }
 
-/// The claims of a proof.
+/// The claims of a DPoP proof.
 #[derive(Deserialize)]
 struct Proof {
     jti: String,
@@ -99,10 +100,10 @@ struct Claims {
 }
 
 impl Protected {
-    /// Starts one on a free port of the loopback; the issuer has to know [`SCOPES`].
+    /// Starts a server on a free loopback port. The issuer must know [`SCOPES`].
     ///
     /// # Panics
-    /// If this machine has no free port.
+    /// If no port is free.
     pub async fn start(issuer: &Issuer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -133,7 +134,7 @@ impl Protected {
             .with_state(server.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            // It ends with the guard.
+            // Ends when the guard is dropped.
             let _ = axum::serve(listener, router).await;
         });
         Self {
@@ -143,37 +144,36 @@ impl Protected {
         }
     }
 
-    /// Where it is.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Changes what it does from now on.
+    /// Changes the rules from now on.
     pub fn change(&self, change: impl FnOnce(&mut Rules)) {
         change(&mut self.server.inner().rules);
     }
 
-    /// From now on it refuses all tokens that it has taken so far.
+    /// Refuses all tokens that it has accepted so far.
     pub fn revoke(&self) {
         let mut inner = self.server.inner();
         let known: Vec<String> = inner.known.keys().cloned().collect();
         inner.rules.revoked.extend(known);
     }
 
-    /// How many tool calls it has answered, by token.
+    /// Returns the number of answered tool calls, by token.
     #[must_use]
     pub fn calls(&self) -> BTreeMap<String, u64> {
         self.server.inner().calls.clone()
     }
 
-    /// All tokens that it has seen and found to be good.
+    /// Returns all tokens that were accepted.
     #[must_use]
     pub fn tokens(&self) -> Vec<String> {
         self.server.inner().known.keys().cloned().collect()
     }
 
-    /// How many requests it has refused with 401 or 403.
+    /// Returns how many requests were refused with 401 or 403.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.server.inner().refused
@@ -192,7 +192,7 @@ impl Server {
         }
     }
 
-    /// Whether a request proves that its sender has the key of its token (RFC 9449, 4.3).
+    /// Returns whether a request proves possession of the key that its token is bound to (RFC 9449, 4.3).
     fn is_proved(&self, headers: &HeaderMap, token: &str, claims: &Claims) -> Option<bool> {
         let proof = headers.get("dpop")?.to_str().ok()?;
         let key = jsonwebtoken::decode_header(proof).ok()?.jwk?;
@@ -227,7 +227,7 @@ impl Server {
         (status, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
     }
 
-    /// Who a request is of; `None`: its token is not taken.
+    /// Returns the token and claims of a request, or `None` if the token is not accepted.
     async fn caller(&self, headers: &HeaderMap) -> Option<(String, Claims)> {
         let token = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let token = token.strip_prefix(self.scheme())?.strip_prefix(' ')?;

@@ -1,4 +1,4 @@
-//! A way to a server that can be cut, stalled and slowed down, and lead elsewhere.
+//! A TCP proxy that a test can cut, stall, slow down or redirect to another server.
 
 use std::{
     net::SocketAddr,
@@ -22,42 +22,42 @@ use tokio::{
 
 use crate::wait::{DEADLINE, wait_for};
 
-/// What happens to what is on the way.
+/// How the proxy treats traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// All of it comes through.
+    /// Forwards everything.
     Open,
-    /// All of it comes through, each piece so much later.
+    /// Forwards everything, each piece with this delay.
     Slow(Duration),
-    /// Connections are closed, and new ones as well.
+    /// Closes all connections, including new ones.
     Cut,
-    /// Nothing comes through, and nobody is told.
+    /// Forwards nothing, and keeps the connections open.
     Stalled,
 }
 
-/// Changes what a client sends.
+/// Changes the bytes that a client sends.
 type Edit = dyn Fn(Vec<u8>) -> Vec<u8> + Send + Sync;
 
-/// A way to a server. It is open at first.
+/// A TCP proxy. It starts in [`Way::Open`].
 pub struct Proxy {
     address: SocketAddr,
     target: watch::Sender<Arc<str>>,
     way: watch::Sender<Way>,
-    /// How often its connections were lost.
+    /// Number of calls of [`Proxy::lose_connections`].
     losses: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    /// `target` is a host and a port.
+    /// Starts a proxy to `target`, a host and a port.
     pub async fn to(target: &str) -> Self {
         Self::editing(target, |sent| sent).await
     }
 
-    /// What clients send goes through `edit`, piece by piece.
+    /// Like [`Proxy::to`], and passes each piece from a client through `edit`.
     ///
     /// # Panics
-    /// If no port of this host can be listened on.
+    /// If no loopback port is free.
     pub async fn editing(
         target: &str,
         edit: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
@@ -102,7 +102,7 @@ impl Proxy {
         }
     }
 
-    /// Where it is reached.
+    /// The address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -111,19 +111,19 @@ impl Proxy {
         self.way.send_replace(way);
     }
 
-    /// Nothing comes through the connections that there are any more, and nobody is told. New ones are not concerned.
+    /// Silently stops forwarding on all existing connections, without closing them. New connections work.
     pub fn lose_connections(&self) {
         self.losses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Leads to another server from now on, as an address does that moves: all connections end.
+    /// Ends all connections and forwards new ones to `target`, like an address that moves to another host.
     pub async fn turn_to(&self, target: &str) {
         self.cut().await;
         self.target.send_replace(target.into());
         self.be(Way::Open);
     }
 
-    /// Cuts it, and waits for the end of all connections.
+    /// Cuts all connections and waits until they have ended.
     pub async fn close(self) {
         self.cut().await;
     }

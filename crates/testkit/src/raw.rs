@@ -1,7 +1,7 @@
-//! An HTTP client that sends what it is told and shows what came back.
+//! An HTTP client that sends requests unchanged and returns responses unchanged.
 //!
-//! One TCP connection per request, `TCP_NODELAY`, no redirects, no retries, no pooling: a test
-//! sees exactly one exchange. The client knows nothing of MCP beyond two default headers.
+//! One TCP connection per request, `TCP_NODELAY`, no redirects, no retries, no pooling: a test sees exactly one
+//! exchange. The client knows nothing of MCP except two default headers.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     wait::{DEADLINE, within},
 };
 
-/// A raw JSON-RPC over HTTP client for one URL.
+/// A client for JSON-RPC over HTTP, for one URL.
 #[derive(Clone, Debug)]
 pub struct RawClient {
     uri: Uri,
@@ -26,8 +26,8 @@ pub struct RawClient {
 }
 
 impl RawClient {
-    /// A client of `url` that sends `Content-Type: application/json` and accepts both JSON and
-    /// event streams, as the specification asks of every client.
+    /// Creates a client of `url` that sends `Content-Type: application/json` and accepts JSON and event streams, as the
+    /// specification requires.
     ///
     /// # Panics
     /// If `url` is not an absolute `http://` URL.
@@ -46,13 +46,13 @@ impl RawClient {
         Self { uri, headers }
     }
 
-    /// The same client with a header set for every request; an empty value removes the header.
+    /// Sets a header for all requests. An empty value removes the header.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         set(&mut self.headers, name, value);
         self
     }
 
-    /// The same client for another path and query on the same host.
+    /// Returns the same client for another path and query on the same host.
     pub fn at(&self, path_and_query: &str) -> Self {
         let mut parts = self.uri.clone().into_parts();
         parts.path_and_query = Some(
@@ -67,27 +67,26 @@ impl RawClient {
         }
     }
 
-    /// The URL that this client speaks to.
     pub fn url(&self) -> String {
         self.uri.to_string()
     }
 
-    /// Posts `body` and reads the answer to its end, for at most [`DEADLINE`].
+    /// Posts `body` and reads the response to its end, for at most [`DEADLINE`].
     ///
     /// # Panics
-    /// If the server cannot be reached or does not end its answer in time.
+    /// If the server cannot be reached or does not finish its response in time.
     pub async fn post(&self, body: impl Into<Bytes>) -> Reply {
         self.post_with(&[], body).await
     }
 
-    /// Like [`RawClient::post`], with `headers` instead of the defaults of the same name. An empty
-    /// value leaves the header out.
+    /// Like [`RawClient::post`], with `headers` replacing the defaults of the same name. An empty value removes the
+    /// header.
     pub async fn post_with(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
         let answer = self.send(Method::POST, headers, body).await;
         answer.collect(DEADLINE).await
     }
 
-    /// Opens the stream that the server's own messages come on, with GET.
+    /// Opens the server's own message stream, with GET.
     pub async fn get(&self, headers: &[(&str, &str)]) -> Streaming {
         self.send(Method::GET, headers, Bytes::new()).await
     }
@@ -98,8 +97,7 @@ impl RawClient {
         answer.collect(DEADLINE).await
     }
 
-    /// Sends one request and returns when the head of the answer is there. Dropping the result
-    /// closes the TCP connection.
+    /// Sends one request and returns when the response head has arrived. Dropping the result closes the TCP connection.
     ///
     /// # Panics
     /// If the server cannot be reached or sends no head within [`DEADLINE`].
@@ -116,10 +114,10 @@ impl RawClient {
         }
     }
 
-    /// Like [`RawClient::send`], for tests in which the server may hang up or not be there.
+    /// Like [`RawClient::send`], for tests in which the server may disconnect or be unreachable.
     ///
     /// # Errors
-    /// The transport's, as text.
+    /// The transport error, as text.
     pub async fn try_send(
         &self,
         method: Method,
@@ -137,7 +135,7 @@ impl RawClient {
             .map_err(|error| error.to_string())?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // Its error reaches the caller through the request or the body.
+            // Errors reach the caller through the request or the body.
             let _ = connection.await;
         });
 
@@ -185,11 +183,9 @@ fn set(headers: &mut HeaderMap, name: &str, value: &str) {
     }
 }
 
-/// An answer whose body is still to be read. Dropping it hangs up.
+/// A response whose body has not been read yet. Dropping it closes the connection.
 pub struct Streaming {
-    /// The status of the answer.
     pub status: StatusCode,
-    /// The headers of the answer.
     pub headers: HeaderMap,
     body: Incoming,
     parser: EventParser,
@@ -198,22 +194,22 @@ pub struct Streaming {
 }
 
 impl Streaming {
-    /// A header's value as text.
+    /// Returns a header's value as text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether the body is an event stream.
+    /// Returns whether the body is an event stream.
     pub fn is_event_stream(&self) -> bool {
         is_event_stream(&self.headers)
     }
 
-    /// The next event; `None` when the stream ended or nothing came within `limit`.
+    /// Returns the next event, or `None` at the end of the stream or after `limit`.
     pub async fn next_event(&mut self, limit: Duration) -> Option<Event> {
         timeout(limit, self.event()).await.ok().flatten()
     }
 
-    /// The next event that holds JSON; `None` when the stream ended or none came within `limit`.
+    /// Returns the next event with JSON data, or `None` at the end of the stream or after `limit`.
     pub async fn next_json(&mut self, limit: Duration) -> Option<Value> {
         let json = async {
             loop {
@@ -225,7 +221,7 @@ impl Streaming {
         timeout(limit, json).await.ok().flatten()
     }
 
-    /// The next bytes of the body, past whatever was read as events; `None` at its end.
+    /// Returns the next bytes of the body, after everything that was already read as events, or `None` at the end.
     pub async fn next_chunk(&mut self) -> Option<Bytes> {
         loop {
             match self.body.frame().await? {
@@ -233,13 +229,13 @@ impl Streaming {
                     Ok(data) => return Some(data),
                     Err(_trailers) => {}
                 },
-                // A broken stream and an ended one look alike to an MCP client.
+                // An MCP client cannot distinguish a broken stream from one that has ended.
                 Err(_) => return None,
             }
         }
     }
 
-    /// Waits until the server has closed the stream, dropping what comes before.
+    /// Waits until the server has closed the stream, and discards the rest.
     ///
     /// # Panics
     /// After `limit`.
@@ -269,7 +265,7 @@ impl Streaming {
         }
     }
 
-    /// The next event; `None` at the end of the stream.
+    /// Returns the next event, or `None` at the end of the stream.
     pub(crate) async fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -281,29 +277,27 @@ impl Streaming {
     }
 }
 
-/// A complete answer.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The status of the answer.
     pub status: StatusCode,
-    /// The headers of the answer.
     pub headers: HeaderMap,
-    /// The body, as it came.
+    /// The unmodified body.
     pub body: Bytes,
 }
 
 impl Reply {
-    /// A header's value as text.
+    /// Returns a header's value as text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as events; empty if it is no event stream.
+    /// Returns the body as events; empty if it is not an event stream.
     pub fn events(&self) -> Vec<Event> {
         if is_event_stream(&self.headers) {
             EventParser::default().push(&self.body)
@@ -312,8 +306,7 @@ impl Reply {
         }
     }
 
-    /// The JSON-RPC messages of the answer, whether it is JSON or an event stream. Empty for an
-    /// answer without either.
+    /// Returns the JSON-RPC messages of a JSON or event-stream response. Empty for other responses.
     pub fn messages(&self) -> Vec<Value> {
         if is_event_stream(&self.headers) {
             self.events().iter().filter_map(Event::json).collect()
@@ -322,10 +315,10 @@ impl Reply {
         }
     }
 
-    /// The one JSON-RPC response among [`Reply::messages`].
+    /// Returns the first JSON-RPC response among [`Reply::messages`].
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no response.
     pub fn response(&self) -> Value {
         self.messages()
             .into_iter()
@@ -341,7 +334,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.starts_with("text/event-stream"))
 }
 
-/// The one-time token of the form on a page of Toolwharf's.
+/// Extracts the one-time token of the form on one of Toolwharf's pages.
 #[must_use]
 pub fn form_token(page: &str) -> Option<String> {
     let (_, rest) = page.split_once("name=\"form\" value=\"")?;

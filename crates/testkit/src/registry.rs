@@ -1,4 +1,4 @@
-//! A registry of packages on this machine, as npm and uv ask one: with one package, whose versions come as a test goes on.
+//! A local package registry for npm and uv. It has one package, and a test publishes versions as it needs them.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Makes the package for npm and for PyPI: an MCP server, whose tools answer with its version.
-const MAKE: &str = include_str!("registry/make.py");
+/// Builds the package for npm and PyPI: an MCP server whose tools return its version.
+const MAKE_SCRIPT: &str = include_str!("registry/make.py");
 
-/// A registry with the package [`Registry::PACKAGE`], for as long as it is held.
+/// A registry with the package [`Registry::PACKAGE`]. Dropping it stops the registry.
 pub struct Registry {
     url: String,
     folder: Arc<TempDir>,
@@ -26,13 +26,13 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// What the package, its only program and the server are called.
+    /// The name of the package, its only program and the server.
     pub const PACKAGE: &str = "toolwharf-tiny";
 
-    /// A registry whose package has no version yet.
+    /// Starts a registry whose package has no version yet.
     ///
     /// # Panics
-    /// If this machine has no free port, or nowhere to write.
+    /// If no port is free or no temporary directory can be created.
     pub async fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -50,7 +50,7 @@ impl Registry {
                 let head = format!(
                     "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
                 );
-                // A client that hangs up is its own affair.
+                // The client may have disconnected.
                 let _ = stream.write_all(head.as_bytes()).await;
                 if method != Some("HEAD") {
                     let _ = stream.write_all(&body).await;
@@ -64,26 +64,32 @@ impl Registry {
         }
     }
 
-    /// Makes a version of the package known, with these tools, as `tools/list` has them.
+    /// Publishes a version with these tools, in the format of `tools/list`.
     ///
     /// # Panics
-    /// If the package cannot be made: `/usr/bin/python3` is needed.
+    /// If the package cannot be built: `/usr/bin/python3` is needed.
     pub fn publish(&self, version: &str, tools: &Value) {
         let made = Command::new("/usr/bin/python3")
-            .args(["-c", MAKE, Self::PACKAGE, version, &tools.to_string()])
+            .args([
+                "-c",
+                MAKE_SCRIPT,
+                Self::PACKAGE,
+                version,
+                &tools.to_string(),
+            ])
             .current_dir(self.folder.path())
             .status()
             .expect("python3, which makes packages: apt-get install python3");
         assert!(made.success(), "version {version} could not be made");
     }
 
-    /// What npm is to be told by `npm_config_registry`.
+    /// The value for npm's `npm_config_registry`.
     #[must_use]
     pub fn npm(&self) -> String {
         self.url.clone()
     }
 
-    /// What uv is to be told by `UV_DEFAULT_INDEX`.
+    /// The value for uv's `UV_DEFAULT_INDEX`.
     #[must_use]
     pub fn pypi(&self) -> String {
         format!("{}/simple", self.url)

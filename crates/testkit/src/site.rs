@@ -1,4 +1,4 @@
-//! A web site on this machine, for servers that fetch pages.
+//! A local web site, for servers that fetch pages.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -6,14 +6,14 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A web site, for as long as it is held.
+/// A web site. Dropping it stops the site.
 ///
-/// | path | |
+/// | path | response |
 /// | --- | --- |
 /// | `/robots.txt` | forbids `/private` |
 /// | `/missing` | 404 |
 /// | `/huge` | two million characters of text |
-/// | `/picture.png` | no HTML |
+/// | `/picture.png` | not HTML |
 /// | all others | the page |
 pub struct Site {
     url: String,
@@ -21,10 +21,10 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site with one page: HTML.
+    /// Starts a site with one HTML page.
     ///
     /// # Panics
-    /// If this machine has no free port.
+    /// If no port is free.
     pub async fn new(page: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -35,7 +35,7 @@ impl Site {
                 let read = stream.read(&mut head).await.unwrap_or_default();
                 let head = String::from_utf8_lossy(&head[..read]).into_owned();
                 let path = head.split(' ').nth(1).unwrap_or_default();
-                // A client that hangs up is its own affair.
+                // The client may have disconnected.
                 let _ = stream.write_all(&answer(path, page)).await;
             }
         });
@@ -45,7 +45,7 @@ impl Site {
         }
     }
 
-    /// Where `path` (`/soup`) is.
+    /// Returns the URL of `path`, for example `/soup`.
     #[must_use]
     pub fn at(&self, path: &str) -> String {
         format!("{}{path}", self.url)

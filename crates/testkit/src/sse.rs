@@ -1,4 +1,4 @@
-//! Server-sent events, as the HTML standard's section 9.2 defines them, read from raw bytes.
+//! A parser for server-sent events as defined in section 9.2 of the HTML standard, from raw bytes.
 
 use serde_json::Value;
 
@@ -22,8 +22,8 @@ impl Event {
     }
 }
 
-/// Turns chunks of bytes into events. Unlike a browser it also gives events whose data is empty,
-/// because tests want to see priming events.
+/// Turns chunks of bytes into events. Unlike a browser it also returns events with empty data, because tests need to
+/// see priming events.
 #[derive(Debug, Default)]
 pub struct EventParser {
     pending: Vec<u8>,
@@ -32,7 +32,7 @@ pub struct EventParser {
 }
 
 impl EventParser {
-    /// Takes the next bytes of the stream and gives the events that they complete.
+    /// Adds the next bytes of the stream and returns the events that they complete.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Event> {
         self.pending.extend_from_slice(chunk);
         let mut events = Vec::new();

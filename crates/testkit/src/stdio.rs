@@ -1,4 +1,4 @@
-//! A stdio client that sends and receives lines and interprets none of them.
+//! A stdio client that sends and receives lines without interpreting them.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -14,12 +14,12 @@ use crate::{
     wait::{DEADLINE, within},
 };
 
-/// A spawned MCP server (or a gateway that poses as one) and its two pipes.
+/// A spawned MCP server (or a gateway acting as one) and its two pipes.
 pub struct StdioClient {
     process: Process,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    // Survives a receive that its deadline cut short, so that no half line is lost.
+    // Kept when a receive times out, so that no partial line is lost.
     partial: Vec<u8>,
 }
 
@@ -82,16 +82,15 @@ impl StdioClient {
         written.unwrap_or_else(|error| panic!("cannot write to the child: {error}"));
     }
 
-    /// Closes the child's stdin, which tells an MCP server to end.
+    /// Closes the child's stdin, which asks an MCP server to exit.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// The next line without its newline; `None` at the end of the stream or when none came
-    /// within `limit`.
+    /// Returns the next line without its newline, or `None` at the end of the stream or after `limit`.
     ///
     /// # Cancel safety
-    /// Cancel safe: a line of which a part has come is continued by the next call.
+    /// Cancel safe: a partial line is continued by the next call.
     pub async fn receive(&mut self, limit: Duration) -> Option<Vec<u8>> {
         let line = tokio::time::timeout(limit, async {
             loop {
@@ -112,10 +111,10 @@ impl StdioClient {
         line.await.ok().flatten()
     }
 
-    /// The next line as JSON.
+    /// Returns the next line as JSON.
     ///
     /// # Panics
-    /// If none comes within [`DEADLINE`], or it is not JSON.
+    /// If no line arrives within [`DEADLINE`], or it is not JSON.
     pub async fn receive_json(&mut self) -> Value {
         let line = self.receive(DEADLINE).await.unwrap_or_else(|| {
             panic!(
@@ -132,10 +131,10 @@ impl StdioClient {
         self.send(message.to_string()).await;
     }
 
-    /// Sends the request `message` and gives the message with its id, dropping others before it.
+    /// Sends the request `message` and returns the message with the same id. Messages before it are discarded.
     ///
     /// # Panics
-    /// If no such message comes within [`DEADLINE`].
+    /// If no such message arrives within [`DEADLINE`].
     pub async fn ask(&mut self, message: Value) -> Value {
         self.send_json(&message).await;
         let what = format!("the answer to {message}");
@@ -150,12 +149,12 @@ impl StdioClient {
         .await
     }
 
-    /// Sends `signal` to the child alone.
+    /// Sends `signal` to the child, not to its group.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
 
-    /// Closes stdin and waits for the child's end, for at most `limit`.
+    /// Closes stdin and waits until the child has exited, for at most `limit`.
     ///
     /// # Panics
     /// After `limit`.

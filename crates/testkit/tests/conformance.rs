@@ -1,7 +1,7 @@
-//! The conformance server passes the official suite whole, in every form it can be asked to take.
+//! The conformance server passes the whole official suite in every configuration.
 //!
-//! The numbers are pinned, so that a change of the suite or of the SDK is noticed; tests of the
-//! gateway compare theirs with these.
+//! The numbers are pinned, so that a change of the suite or the SDK is noticed. The gateway's tests compare their
+//! results with these.
 
 use testkit::{
     Process,

@@ -1,4 +1,4 @@
-//! The conformance server does the same for every form of client: what a gateway has to carry.
+//! The conformance server behaves the same for every kind of client, in everything that a gateway has to forward.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use testkit::{
 
 const WATCHED: &str = "test://watched-resource";
 
-/// Drives everything that two sides can say to each other.
+/// Exercises every kind of message between client and server.
 async fn check(mut peer: Peer) {
     for (tool, method) in [
         ("ask_sampling", "sampling/createMessage"),

@@ -1,4 +1,4 @@
-//! The authorization server of the tests does what its users rely on.
+//! The test authorization server supports what its users rely on.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ async fn a_person_signs_in_and_the_token_is_refreshed() {
     let (status, refused) = post_form(&token, &refresh(&next)).await;
     assert_eq!((status, &refused["error"]), (400, &json!("invalid_grant")));
     issuer.set(json!({ "refuse_refresh": false })).await;
-    // A refresh token that was used before ends the sign-in as a whole.
+    // Reuse of a refresh token ends the whole sign-in.
     assert_eq!(post_form(&token, &refresh(&tokens)).await.0, 400);
     assert_eq!(post_form(&token, &refresh(&next)).await.0, 400);
     assert_eq!(issuer.count("token:refresh_token").await, 4);

@@ -1,4 +1,4 @@
-//! The scripted server does what its tools promise.
+//! The tools of the scripted server do what they promise.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use testkit::{
     wait_for,
 };
 
-const SHORT: Duration = Duration::from_millis(300);
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(300);
 
 fn call(id: Value, tool: &str, arguments: Value) -> Value {
     json!({
@@ -113,7 +113,7 @@ async fn calls_run_at_once_and_are_counted() {
 #[tokio::test]
 async fn misbehaviour_on_the_wire() {
     let mut client = started(&[]).await;
-    // Somebody else's id.
+    // The id of another request.
     for (kind, id) in [
         ("plus", json!(11)),
         ("minus", json!(9)),
@@ -124,11 +124,9 @@ async fn misbehaviour_on_the_wire() {
             .await;
         assert_eq!(client.receive_json().await["id"], id);
     }
-    // Twice.
     client.send_json(&call(json!(1), "twice", json!({}))).await;
     assert_eq!(text(&client.receive_json().await), "first");
     assert_eq!(text(&client.receive_json().await), "second");
-    // Garbage.
     client
         .send_json(&call(json!(1), "garbage", json!({ "lines": 2 })))
         .await;
@@ -137,14 +135,12 @@ async fn misbehaviour_on_the_wire() {
         assert!(serde_json::from_slice::<Value>(&line).is_err());
     }
     assert_eq!(client.receive_json().await["id"], 1);
-    // A long line.
     client
         .send_json(&call(json!(1), "flood", json!({ "bytes": 1_000_000 })))
         .await;
     let line = client.receive(DEADLINE).await.expect("a line");
     assert_eq!(line.len(), 1_000_000);
     assert_eq!(text(&client.receive_json().await), "flooded");
-    // Depth and duplicates.
     client.send_json(&call(json!(1), "deep", json!({}))).await;
     let line = client.receive(DEADLINE).await.expect("a line");
     assert!(
@@ -157,13 +153,13 @@ async fn misbehaviour_on_the_wire() {
     let line = client.receive(DEADLINE).await.expect("a line");
     let line = String::from_utf8_lossy(&line).into_owned();
     assert_eq!(line.matches(r#""result""#).count(), 2, "{line}");
-    // Half an answer, and nothing after it.
+    // Half a response, then nothing.
     client.send_json(&call(json!(2), "pid", json!({}))).await;
     assert_eq!(client.receive_json().await["id"], 2);
     client
         .send_json(&call(json!(1), "unterminated", json!({})))
         .await;
-    assert_eq!(client.receive(SHORT).await, None);
+    assert_eq!(client.receive(SILENCE_TIMEOUT).await, None);
 }
 
 #[tokio::test]
@@ -179,7 +175,7 @@ async fn cancelled_calls_are_not_answered() {
             "params": { "requestId": 1 },
         }))
         .await;
-    // `ask` would skip an answer to the cancelled call; the count proves that it ended.
+    // `ask` would skip a response to the cancelled call. The count proves that the call ended.
     let mut id = 1;
     wait_for("the cancellation", DEADLINE, async || {
         id += 1;
@@ -254,7 +250,7 @@ async fn forked_processes_die_with_the_guard_unless_they_left_the_group() {
     assert!(alive(&stays) && alive(&leaves));
     drop(client);
     wait_for("the end of the group", DEADLINE, async || {
-        // A zombie counts as dead: nobody in a container may be there to reap it.
+        // A zombie counts as dead: in a container there may be no process to reap it.
         !alive(&stays) || state(&stays) == Some('Z')
     })
     .await;
@@ -322,7 +318,7 @@ async fn sse_streams_answers_until_it_is_cut() {
     stream.closed(DEADLINE).await;
 }
 
-/// Drives what a good client and this server say to each other.
+/// Exercises a normal conversation between a client and this server.
 async fn converse(mut peer: Peer) {
     let outcome = peer.tool("echo", json!({ "a": [1, 2] })).await;
     assert_eq!(

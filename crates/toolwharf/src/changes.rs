@@ -1,7 +1,7 @@
-//! Taking in what other replicas change.
+//! Applies changes made by other replicas.
 //!
-//! Invariant: what was changed is read anew, and nothing else is. What fails is tried again at the next look, and keeps nothing else
-//! from being taken in.
+//! Invariant: only what changed is read again. A failed topic is retried at the next poll, and does not delay other
+//! topics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,6 @@ use crate::{
     auth::Identities, hosting::Hosting, logins::Logins, projects::Projects, replica::Replica,
 };
 
-/// What takes in changes.
 pub(crate) struct Changes<'c> {
     identities: &'c Identities,
     store: &'c Store,
@@ -22,7 +21,7 @@ pub(crate) struct Changes<'c> {
     logins: &'c Logins,
     projects: &'c Projects,
     hosting: &'c Hosting,
-    /// What failed, and was told.
+    /// Topics whose failure was logged.
     told: Mutex<BTreeSet<Topic>>,
 }
 
@@ -43,7 +42,7 @@ impl<'c> Changes<'c> {
         }
     }
 
-    /// Takes in what other replicas change, if there may be any, for ever.
+    /// Applies the changes of other replicas, if there may be any, in a loop.
     pub(crate) async fn follow(&self, replica: Option<&Replica>) {
         match replica {
             Some(replica) => {
@@ -55,7 +54,7 @@ impl<'c> Changes<'c> {
         }
     }
 
-    /// Takes in what was changed; what of it has to be tried again.
+    /// Applies changes. Returns the topics that must be retried.
     async fn take_in(&self, topics: BTreeSet<Topic>) -> BTreeSet<Topic> {
         let keys = async {
             self.identities.keys.refresh(self.store).await?;
@@ -87,14 +86,14 @@ impl<'c> Changes<'c> {
             if told.insert(topic.clone()) {
                 tracing::warn!(
                     ?topic,
-                    "what another replica changed is not taken in yet: {error:#}"
+                    "cannot apply the changes of another replica yet: {error:#}"
                 );
             }
         }
         failed.into_keys().collect()
     }
 
-    /// Takes in one topic, if it is among those that were changed; it, if that failed.
+    /// Applies one topic, if it changed. Returns the topic and the error on failure.
     async fn taken(
         topics: &BTreeSet<Topic>,
         topic: Topic,
@@ -106,7 +105,8 @@ impl<'c> Changes<'c> {
         }
     }
 
-    /// Takes in projects, and then registered servers, which may use their secrets; what failed.
+    /// Applies changed projects, then registered servers, which may use the projects' secrets. Returns the failed
+    /// topics.
     async fn servers(&self, topics: &BTreeSet<Topic>) -> BTreeMap<Topic, anyhow::Error> {
         let mut failed: BTreeMap<Topic, anyhow::Error> = BTreeMap::new();
         let named = topics.iter().filter_map(|topic| match topic {
@@ -136,7 +136,7 @@ impl<'c> Changes<'c> {
         failed
     }
 
-    /// Agrees to definitions that were agreed to at another replica.
+    /// Approves definitions that were approved at another replica.
     async fn approvals(&self) -> store::Result<()> {
         let mut waiting: BTreeMap<Option<ProjectId>, Vec<ServerKey>> = BTreeMap::new();
         for key in self.gateway.unapproved() {

@@ -1,7 +1,7 @@
-//! Hosted servers: their rows in the store, and the gateway that runs them.
+//! Hosted servers: their rows in the store, and their registration in the gateway.
 //!
-//! Invariant: the gateway has what the rows say, and one at a time changes them. Deliberately absent: HTTP, and
-//! noticing what another process writes into the database.
+//! Invariant: the gateway matches the rows, and changes never overlap. Deliberately absent: HTTP, and detecting changes
+//! that another process writes to the database.
 
 mod entry;
 mod resource;
@@ -35,36 +35,36 @@ use crate::{
     replica::{Replica, SWEEP},
 };
 
-/// From one look at what was left running to the next.
-const SWEEP_AGAIN: Duration = Duration::from_secs(60);
-/// What a row says before its server ever ran.
+/// Interval between cleanups of what lost replicas left running.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// The status of a row whose server never ran.
 const REGISTERED: &str = "registered";
 
 pub(crate) struct Hosting {
     store: Store,
     gateway: Gateway,
     projects: Arc<Projects>,
-    /// Whoever holds it may change what is hosted.
+    /// Guards all changes to hosted servers.
     edits: Mutex<()>,
 }
 
-/// Why a registration came to nothing.
+/// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{}", .0.first().map_or("it is not usable", |wrong| wrong.detail.as_str()))]
+    #[error("{}", .0.first().map_or("it is invalid", |wrong| wrong.detail.as_str()))]
     Unfit(Vec<Wrong>),
-    /// Something else has the name.
-    #[error("there is a server `{0}` already")]
+    /// Another server has the name.
+    #[error("server `{0}` already exists")]
     Taken(ServerName),
     #[error("there is no project `{0}`")]
     NoProject(ProjectId),
-    #[error("`{namespace}/{name}`, a resource of Kubernetes, declares the server: change that one")]
+    #[error("the Kubernetes resource `{namespace}/{name}` declares the server: change that one")]
     Declared { namespace: String, name: ServerName },
-    #[error("the key that variables are sealed with: {0}")]
+    #[error("cannot load the key that encrypts variables: {0}")]
     Key(String),
     #[error(transparent)]
     Store(#[from] store::Error),
-    #[error("its volumes are not removed: {0}")]
+    #[error("cannot remove its volumes: {0}")]
     Volumes(runtime::Error),
 }
 
@@ -78,8 +78,8 @@ impl Hosting {
         })
     }
 
-    /// Removes what an earlier run left behind and nobody needs, as soon as whoever runs it answers; and now and then what replicas left that
-    /// are lost, for ever. Of several replicas one does.
+    /// Removes unneeded leftovers of an earlier run as soon as their runtime responds. After that, periodically removes
+    /// leftovers of lost replicas, in a loop; only one of several replicas does that.
     pub(crate) async fn sweep(&self, replica: Option<&Replica>) {
         let runtimes = self.gateway.runtimes();
         let mut left = runtimes.elsewhere();
@@ -88,12 +88,12 @@ impl Hosting {
             if left.is_empty() && replica.is_none() {
                 return std::future::pending().await;
             }
-            tokio::time::sleep(SWEEP_AGAIN).await;
+            tokio::time::sleep(SWEEP_INTERVAL).await;
             if let Some(replica) = replica
                 && replica.take(SWEEP).await.is_ok()
                 && let Err(error) = self.sweep_lost(replica).await
             {
-                tracing::warn!("what lost replicas left running is not looked for: {error:#}");
+                tracing::warn!("cannot clean up after lost replicas: {error:#}");
             }
         }
     }
@@ -105,31 +105,31 @@ impl Hosting {
         Ok(runtimes.sweep_fenced(&installation, held).await?)
     }
 
-    /// What all gateways of the database are together.
+    /// The id shared by all gateways of the database.
     async fn installation(&self) -> anyhow::Result<String> {
         Ok(self.projects.session_key().await?.installation())
     }
 
-    /// Takes in what the rows say now (H08): what is new or changed is started, the others go on undisturbed.
+    /// Applies the rows (H08): starts new and changed servers, and leaves all others running.
     ///
     /// # Errors
-    /// The store does not tell.
+    /// Database errors.
     pub(crate) async fn reload(&self) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
         self.take_in(self.rows().await?).await
     }
 
-    /// Takes in what the rows say now, if one of these projects has a server.
+    /// Applies the rows if one of these projects has a server.
     ///
     /// # Errors
-    /// The store does not tell.
+    /// Database errors.
     pub(crate) async fn reload_of(&self, projects: &BTreeSet<ProjectId>) -> Result<(), Error> {
         if projects.is_empty() {
             return Ok(());
         }
         let _one_at_a_time = self.edits.lock().await;
         let is_of = |owner: Option<&ProjectId>| owner.is_some_and(|id| projects.contains(id));
-        // A project that is gone has no rows any more, but its servers may be here.
+        // A deleted project has no rows, but its servers may still be loaded.
         let is_here = {
             let fleet = self.gateway.fleet();
             fleet
@@ -203,7 +203,7 @@ impl Hosting {
         Ok(())
     }
 
-    /// The variables whose values are sealed in rows, by the ids of these.
+    /// The encrypted variables in rows, by row id.
     async fn sealed(
         &self,
         rows: &[WorkspaceRow],
@@ -223,7 +223,7 @@ impl Hosting {
         Ok(opened.collect())
     }
 
-    /// Those of the owners of rows that are switched off, with all that is theirs.
+    /// The owners of rows that are disabled, together with their servers.
     async fn resting(&self, rows: &[WorkspaceRow]) -> Result<BTreeSet<ProjectId>, Error> {
         let owners: BTreeSet<ProjectId> = rows.iter().filter_map(hosted_by).collect();
         let mut resting = BTreeSet::new();
@@ -243,7 +243,7 @@ impl Hosting {
         Ok(self.store.workspace_list_all().await?)
     }
 
-    /// The last crash of each server that is registered.
+    /// The last crash of each registered server.
     async fn crashes(&self) -> Result<HashMap<String, Crash>, Error> {
         let rows = self.store.crash_list().await?.into_iter();
         Ok(rows.map(|row| (row.server.clone(), crash(row))).collect())
@@ -275,10 +275,10 @@ impl Hosting {
         Ok(all)
     }
 
-    /// Registers a server and starts it; its row.
+    /// Registers a server, starts it, and returns its row.
     ///
     /// # Errors
-    /// [`Error`]; nothing was changed then.
+    /// [`Error`]. Then nothing was changed.
     pub(crate) async fn register(&self, entry: Entry) -> Result<WorkspaceRow, Error> {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
@@ -300,10 +300,10 @@ impl Hosting {
         Ok(row)
     }
 
-    /// Puts another registration in the place of one; the server is started anew if anything is different.
+    /// Replaces a registration. If it differs, the server is restarted.
     ///
     /// # Errors
-    /// [`Error`]; nothing was changed then.
+    /// [`Error`]. Then nothing was changed.
     pub(crate) async fn update(&self, id: &str, entry: Entry) -> Result<WorkspaceRow, Error> {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
@@ -312,8 +312,7 @@ impl Hosting {
             self.free_to_change(&old)?;
         }
         if (&old.name, hosted_by(&old)) != (&entry.name, entry.project.clone()) {
-            let why =
-                "a server keeps its name and its project; register another, and delete this one";
+            let why = "the name and the project of a server cannot be changed; register another server, and delete this one";
             let at = if old.name == entry.name {
                 "/project"
             } else {
@@ -331,7 +330,7 @@ impl Hosting {
         Ok(row)
     }
 
-    /// An entry as its row holds it.
+    /// An entry as stored in its row.
     async fn sealed_entry(&self, entry: &Entry, before: Option<&Value>) -> Result<Value, Error> {
         let sealing = self.projects.sealing().await;
         let sealing = sealing.map_err(|error| Error::Key(format!("{error:#}")))?;
@@ -339,7 +338,7 @@ impl Hosting {
         Ok(sealing.seal(owner, &entry.config, before))
     }
 
-    /// A registration as it was given: its secrets are opened.
+    /// A registration as it was submitted, with its secrets decrypted.
     ///
     /// # Errors
     /// [`Error`]
@@ -350,7 +349,7 @@ impl Hosting {
         opened.map_err(Error::Key)
     }
 
-    /// Switches a server on or off.
+    /// Enables or disables a server.
     ///
     /// # Errors
     /// [`Error`]
@@ -359,7 +358,7 @@ impl Hosting {
         self.edit(id, change).await
     }
 
-    /// Switches a tool of a server on or off, for all who see it.
+    /// Enables or disables a tool of a server, for all users.
     ///
     /// # Errors
     /// [`Error`]
@@ -398,7 +397,7 @@ impl Hosting {
         Ok(row)
     }
 
-    /// Ends a server and forgets it; its volumes only if that is asked for.
+    /// Stops and removes a server, with its volumes if `volumes` is set.
     ///
     /// # Errors
     /// [`Error`]
@@ -414,7 +413,7 @@ impl Hosting {
         }
     }
 
-    /// Forgets a server, which may take a while to end; it, if the gateway has it.
+    /// Removes a server without waiting for its exit. Returns the server if the gateway has it.
     ///
     /// # Errors
     /// [`Error`]
@@ -431,7 +430,7 @@ impl Hosting {
         Ok(server)
     }
 
-    /// Removes the volumes of a server that has ended.
+    /// Removes the volumes of a server that has exited.
     ///
     /// # Errors
     /// [`Error::Volumes`], [`Error::Key`]
@@ -443,7 +442,7 @@ impl Hosting {
         removed.map_err(Error::Volumes)
     }
 
-    /// Whether a server is not declared by a resource that this gateway watches.
+    /// Refuses a change to a server that is declared by a resource which this gateway watches.
     fn free_to_change(&self, row: &WorkspaceRow) -> Result<(), Error> {
         let settings = self.gateway.settings();
         let watched = &settings.hosting.kubernetes.watch_namespace;
@@ -456,13 +455,13 @@ impl Hosting {
         }
     }
 
-    /// Forgets a server that was registered just now and cannot be: it never ran, and nothing of it is to stay.
+    /// Removes every trace of a server that was just registered and cannot be used. It never ran.
     ///
     /// # Errors
     /// [`Error`]
     pub(crate) async fn withdraw(&self, id: &str) -> Result<(), Error> {
         self.delete(id, true).await?;
-        // What was on its way into the store is there now.
+        // Waits until pending events are in the store.
         self.gateway.chronicled().await;
         Ok(self.store.events_remove(id).await?)
     }
@@ -475,7 +474,7 @@ impl Hosting {
         self.gateway.fleet().by_id(id).cloned()
     }
 
-    /// Whether this installation lets it be hosted so, as far as can be told without trying.
+    /// Checks what can be checked without starting it: this installation's providers and allowed mounts.
     fn permitted(&self, entry: &Entry) -> Result<(), Error> {
         let (launch, sandbox) = (entry.launch(), entry.sandbox());
         let mut wrong = Vec::new();
@@ -516,7 +515,7 @@ impl Hosting {
         }
     }
 
-    /// Whether nothing else has the name, and its project is there.
+    /// Checks that the name is free and the project exists.
     async fn free(&self, entry: &Entry) -> Result<(), Error> {
         if let Some(project) = &entry.project {
             match self.store.project_get(project).await {
@@ -539,7 +538,7 @@ impl Hosting {
     }
 }
 
-/// How a server was left by an earlier run, if it ever ran.
+/// The state in which an earlier run left a server, if it ever ran.
 fn left(row: &WorkspaceRow, crashes: &mut HashMap<String, Crash>) -> Option<Left> {
     Some(Left {
         last: Last::from_word(&row.status)?,
@@ -547,7 +546,7 @@ fn left(row: &WorkspaceRow, crashes: &mut HashMap<String, Crash>) -> Option<Left
     })
 }
 
-/// What was written down of a crash.
+/// The recorded data of a crash.
 fn crash(row: EventRow) -> Crash {
     let number = |key: &str| {
         let number = row.detail[key].as_i64()?;

@@ -1,6 +1,6 @@
-//! Text in pages.
+//! Escaping of text for HTML pages.
 
-/// The text as it stands in a page, in an element or in a quoted attribute.
+/// Escapes a text for use in an element or a quoted attribute.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,7 +1,8 @@
-//! Entries that are this Toolwharf itself: by the program and `stdio`, or by the address of a listener of its own.
+//! Detects entries that would make Toolwharf connect to itself: by the program and `stdio`, or by the address of one of
+//! its listeners.
 //!
-//! This is what can be told from an entry alone. What hides behind a script or another address is found out on
-//! connecting ([`mcp::chain`]). An entry that names another configuration or data directory is another Toolwharf.
+//! This module only uses the entry. Loops through a script or another address are detected on connecting
+//! ([`mcp::chain`]). An entry with another configuration or data directory is a different Toolwharf.
 
 use std::{
     env, fs,
@@ -12,13 +13,13 @@ use std::{
 use config::{Config, Problem};
 use model::{Launch, Origin, Program, Settings};
 
-/// The name of the program, whatever place it is started from.
+/// The name of the program, in any directory.
 const PROGRAM: &str = "toolwharf";
-/// Programs that start the one that is named behind them.
+/// Programs that start the program named in their arguments.
 const RUNNERS: &[&str] = &[
     "npx", "bunx", "pnpx", "uvx", "pipx", "env", "nice", "nohup", "setsid",
 ];
-/// Options and variables that make it another Toolwharf.
+/// Options and variables that select a different Toolwharf.
 const OTHER_OPTIONS: &[&str] = &["--config", "-c", "--data-dir", "--database-url"];
 const OTHER_VARIABLES: &[&str] = &[
     "TOOLWHARF_CONFIG",
@@ -29,7 +30,7 @@ const OTHER_VARIABLES: &[&str] = &[
 ];
 pub(crate) const HELP: &str = "remove the entry";
 
-/// What this Toolwharf is known by.
+/// The identity of this Toolwharf.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Itself {
     program: Option<PathBuf>,
@@ -47,7 +48,7 @@ impl Itself {
         }
     }
 
-    /// A gateway that does not run: it would listen where the settings say.
+    /// A gateway that does not run, with the addresses in its settings.
     pub(crate) fn configured(settings: &Settings) -> Self {
         let (host, port) = settings.listen.rsplit_once(':').unwrap_or_default();
         let port = port.parse().unwrap_or(0);
@@ -59,7 +60,7 @@ impl Itself {
         Self::at(&listeners)
     }
 
-    /// Why an entry is this Toolwharf itself, if it is.
+    /// Why an entry is this Toolwharf itself; `None` if it is not.
     pub(crate) fn recognise(&self, origin: &Origin) -> Option<String> {
         match origin {
             Origin::Launch(launch) => self
@@ -74,7 +75,7 @@ impl Itself {
         }
     }
 
-    /// Takes the entries out that are this Toolwharf itself, each with a warning.
+    /// Removes the entries that are this Toolwharf itself, each with a warning.
     pub(crate) fn leave_out(&self, config: &mut Config) {
         let Config {
             servers,
@@ -145,7 +146,7 @@ impl Itself {
             .get("PATH")
             .map(Into::into)
             .or_else(|| env::var_os("PATH"));
-        // The first one that there is would be started.
+        // The first existing file would be started.
         env::split_paths(&path.unwrap_or_default())
             .map(|dir| dir.join(command))
             .find(|file| file.is_file())
@@ -168,7 +169,7 @@ impl Itself {
                     ip == dialled(bound)
                         || (bound.is_unspecified()
                             && ip.is_loopback()
-                            // What listens on all of IPv6 takes IPv4 as well.
+                            // A listener on all IPv6 addresses accepts IPv4 as well.
                             && (bound.is_ipv6() || ip.is_ipv4()))
                 })
         };
@@ -180,7 +181,7 @@ fn base(command: &str) -> &str {
     command.rsplit('/').next().unwrap_or(command)
 }
 
-/// The addresses of a host that can be told without asking anybody.
+/// The addresses of a host, without a DNS query.
 fn addresses(host: &str) -> Vec<IpAddr> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     if host == "localhost" || host.ends_with(".localhost") {
@@ -189,7 +190,7 @@ fn addresses(host: &str) -> Vec<IpAddr> {
     host.parse().into_iter().collect()
 }
 
-/// Who connects to "any address" reaches this machine.
+/// Connecting to the unspecified address reaches this machine.
 fn dialled(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -239,7 +240,7 @@ mod tests {
                 &[],
                 true,
             ),
-            // Another verb, another program, another Toolwharf.
+            // Another subcommand, another program, another Toolwharf.
             (&["toolwharf", "serve"], &[], false),
             (&["toolwharf-cli", "stdio"], &[], false),
             (&["docker", "run", "-i", "toolwharf", "stdio"], &[], false),

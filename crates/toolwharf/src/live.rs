@@ -1,7 +1,7 @@
-//! The configuration of a running gateway, kept as the files say.
+//! Reloads the configuration files of a running gateway.
 //!
-//! Invariant: one at a time takes the files in, be it because they changed or because an administrator had
-//! them changed. What is not usable is reported, and the running configuration stays.
+//! Invariant: reloads never overlap, whether a file changed or an administrator changed it. If the files are invalid,
+//! that is reported and the running configuration stays in force.
 
 use std::{
     collections::HashMap,
@@ -23,10 +23,10 @@ use crate::{
     startup::{self, CliOverrides},
 };
 
-/// How often the files are looked at.
-const WATCH: Duration = Duration::from_millis(500);
+/// Interval between checks of the files.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A file as it was: when it was written, and its size.
+/// The modification time and size of a file.
 type Stamp = Option<(SystemTime, u64)>;
 
 pub(crate) struct Live {
@@ -35,7 +35,7 @@ pub(crate) struct Live {
     projects: Arc<Projects>,
     overrides: CliOverrides,
     myself: Itself,
-    /// The files as they were when they were last taken in. Whoever holds it may take them in.
+    /// The stamps at the last reload. The lock holder may reload.
     seen: Mutex<Vec<Stamp>>,
 }
 
@@ -57,17 +57,16 @@ impl Live {
         })
     }
 
-    /// The files.
     pub(crate) fn sources(&self) -> &Sources {
         &self.sources
     }
 
-    /// Takes in changes of the files, for ever.
+    /// Reloads the files when they change, in a loop.
     ///
-    /// Looked at by time and size twice a second: that sees editors that replace the file, and file systems
-    /// that tell of no changes.
+    /// Polls modification time and size twice a second. This also covers editors that replace the file, and file
+    /// systems without change notifications.
     pub(crate) async fn watch(self: &Arc<Self>) {
-        let mut tick = tokio::time::interval(WATCH);
+        let mut tick = tokio::time::interval(POLL_INTERVAL);
         loop {
             tick.tick().await;
             let mut seen = self.seen.lock().await;
@@ -76,13 +75,13 @@ impl Live {
             }
             if let Err(errors) = self.take_in(&mut seen).await {
                 tracing::error!(
-                    "the changed configuration is not usable, the old one stays:\n{errors}"
+                    "the changed configuration is invalid, keeping the old one:\n{errors}"
                 );
             }
         }
     }
 
-    /// Whether one of the files has the server, in force or not.
+    /// Returns true if one of the files contains the server, even if it is not in force.
     pub(crate) async fn has(self: &Arc<Self>, name: &ServerName) -> bool {
         let (this, name) = (self.clone(), name.clone());
         let found = tokio::task::spawn_blocking(move || {
@@ -92,10 +91,10 @@ impl Live {
         found.await.unwrap_or_default()
     }
 
-    /// The arguments by which another process finds the same files and the same data directory.
+    /// The arguments with which another process uses the same files and data directory.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
-        // A file in its usual place is found there.
+        // A file in its default place needs no argument.
         if !self.sources.optional {
             for file in self.sources.files() {
                 arguments.extend(["--config".into(), file.into()]);
@@ -107,13 +106,13 @@ impl Live {
         arguments
     }
 
-    /// How it is set up, and what is wrong with the files as they are now.
+    /// The settings, and the errors in the current files.
     pub(crate) async fn settings(self: &Arc<Self>) -> api::Settings {
         let overruled = self.overrides.overruled();
         self.read(move |sources, _| told(sources, &overruled)).await
     }
 
-    /// Looks at the files, without holding anybody up.
+    /// Runs `look` on the files, on a thread for blocking work.
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         look: impl FnOnce(&Sources, &Itself) -> T + Send + 'static,
@@ -126,16 +125,16 @@ impl Live {
         }
     }
 
-    /// Has the files changed, and takes them in before anybody else does.
+    /// Changes the files and reloads them before any other change.
     ///
-    /// The second answer is whether what the files say now is in force: they may have been wrong before, in
-    /// another place.
+    /// The inner result is an error if the files are not in force now, which may be due to an earlier error in another
+    /// place.
     ///
     /// # Errors
-    /// What `change` answers. Nothing is taken in then.
+    /// The error of `change`. Then nothing is reloaded.
     ///
     /// # Cancel safety
-    /// Dropped in the middle, the change is made or not; if it is, [`Live::watch`] takes it in.
+    /// If dropped, the change is either made or not; if it is, [`Live::watch`] reloads the files.
     pub(crate) async fn change<T, E>(
         self: &Arc<Self>,
         change: impl FnOnce(&Sources, &Itself) -> Result<T, E> + Send + 'static,
@@ -155,7 +154,7 @@ impl Live {
     }
 
     async fn take_in(self: &Arc<Self>, seen: &mut Vec<Stamp>) -> Result<(), ConfigError> {
-        // Before the files are read: what is written meanwhile is seen the next time.
+        // Before the files are read, so that a later change triggers another reload.
         *seen = stamps(&self.sources);
         let this = self.clone();
         let loaded =
@@ -169,7 +168,7 @@ impl Live {
         self.overrides.overrule(&mut config.settings);
         tracing::info!(
             servers = config.servers.len(),
-            "took in the changed configuration"
+            "reloaded the changed configuration"
         );
         let declared = startup::declared_projects(&config);
         let remembered = self.remembered(&config).await;
@@ -179,8 +178,8 @@ impl Live {
         Ok(())
     }
 
-    /// What was known of servers when they were here before: an entry that was removed and is added again agrees to
-    /// nothing.
+    /// The stored tools of servers that are new to this gateway. An entry that was removed and is added again does not
+    /// approve new definitions.
     async fn remembered(&self, config: &Config) -> HashMap<ServerName, Remembered> {
         let servers = self.gateway.servers();
         let is_new = |name: &ServerName| servers.iter().all(|server| server.name() != name);
@@ -194,7 +193,7 @@ impl Live {
             }
             Err(error) => {
                 tracing::warn!(
-                    "how the tools of added servers were defined is found out later: {error:#}"
+                    "cannot load the stored tools of added servers; they are loaded on connecting: {error:#}"
                 );
                 HashMap::new()
             }
@@ -208,7 +207,7 @@ pub(crate) fn warn_of(config: &Config) {
     }
 }
 
-/// The settings of these files; `overruled` are the keys that the command line or the environment set.
+/// The settings in these files. `overruled`: the keys that are set by the command line or the environment.
 fn told(sources: &Sources, overruled: &[&str]) -> api::Settings {
     let (problems, warnings) = match Config::load(sources, &startup::env) {
         Ok(config) => (Vec::new(), config.warnings),

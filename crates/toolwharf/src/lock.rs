@@ -1,12 +1,12 @@
-//! One gateway per data directory: its lock, and where it says that it is.
+//! The lock that allows one gateway per data directory, and the file with the gateway's address.
 //!
-//! Whoever holds the lock may remove what an earlier run left behind: sandboxes, containers, records that were never
-//! closed. `serve` holds it for as long as it runs. `stdio` never takes it, so that a client that is open keeps nobody
-//! from starting `serve`.
+//! The holder may remove what an earlier run left behind: sandboxes, containers, records that were never closed.
+//! `serve` holds the lock as long as it runs. `stdio` never takes it, so that an open client does not prevent `serve`
+//! from starting.
 //!
-//! Invariants: the kernel releases the lock when its process ends, however it ends, and no child inherits it. The
-//! address counts only while the lock is held by the process that wrote it: the port of one that is gone may be
-//! somebody else's, who must not be sent the token.
+//! Invariants: the kernel releases the lock when its process ends in any way, and no child inherits it. The address is
+//! valid only while the process that wrote it holds the lock. Otherwise its port may belong to another process, which
+//! must not receive the token.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -20,38 +20,37 @@ use anyhow::{Context, bail};
 use config::Sources;
 use serde::{Deserialize, Serialize};
 
-/// The file that is locked. It is never removed: two gateways could then lock one each.
+/// The locked file. It is never removed: otherwise two gateways could each lock a different one.
 const LOCK_FILE: &str = "gateway.lock";
-/// The file that says where the gateway is.
+/// The file with the gateway's address.
 const STATE_FILE: &str = "serve.json";
-/// Attempts at the lock, and the pause between them: commands that only look hold it for an instant.
-const ATTEMPTS: usize = 10;
-const PAUSE: Duration = Duration::from_millis(50);
+/// Attempts at taking the lock, and the delay between them. Commands that check the lock hold it for an instant.
+const MAX_ATTEMPTS: usize = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The lock on a data directory; released when it is dropped.
+/// The lock on a data directory. Dropping it releases it.
 pub(crate) struct Lock {
     dir: PathBuf,
     _file: File,
 }
 
-/// The gateway that holds the lock.
 #[derive(Debug)]
 pub(crate) struct Holder {
-    /// As its own process namespace numbers it.
+    /// In its own process namespace.
     pub(crate) pid: Option<u32>,
-    /// `None`: it is starting or stopping.
+    /// `None` while it is starting or stopping.
     pub(crate) at: Option<GatewayRecord>,
 }
 
-/// Where a running gateway is, and what it was started with.
+/// The address of a running gateway, and its configuration files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GatewayRecord {
     pub(crate) url: String,
-    /// Whether it will be there again after a restart.
+    /// The address remains valid after a restart.
     #[serde(default)]
     pub(crate) is_fixed: bool,
     pub(crate) pid: u32,
-    /// Its configuration files, absolute.
+    /// Absolute paths of its configuration files.
     #[serde(default)]
     pub(crate) config: Vec<PathBuf>,
 }
@@ -60,7 +59,7 @@ impl Lock {
     /// Takes the lock.
     ///
     /// # Errors
-    /// When another gateway holds it: which, and what to do.
+    /// If another gateway holds it. The error names that gateway and the options.
     pub(crate) async fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         let opened = OpenOptions::new()
@@ -71,7 +70,7 @@ impl Lock {
             .mode(0o600)
             .open(&path);
         let mut file = opened.with_context(|| format!("cannot open {}", path.display()))?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match file.try_lock() {
                 Ok(()) => {
                     file.set_len(0)
@@ -83,11 +82,11 @@ impl Lock {
                         _file: file,
                     });
                 }
-                Err(TryLockError::WouldBlock) => tokio::time::sleep(PAUSE).await,
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(TryLockError::Error(error)) => {
                     return Err(error).with_context(|| {
                         format!(
-                            "cannot lock {}: the data directory has to be on a file system that locks files",
+                            "cannot lock {}: the data directory must be on a file system that supports file locks",
                             path.display()
                         )
                     });
@@ -103,13 +102,13 @@ impl Lock {
             |pid| format!("end it with `kill {pid}`"),
         );
         bail!(
-            "another gateway has the data directory {}: {other}. Use that one (`toolwharf ls` shows its servers), \
-             {end}, or give this one a directory of its own with --data-dir",
+            "another gateway uses the data directory {}: {other}. Use that one (`toolwharf ls` shows its servers), \
+             {end}, or choose another directory for this one with --data-dir",
             dir.display()
         )
     }
 
-    /// Says where the gateway is, for as long as the answer is kept.
+    /// Publishes the gateway's address until the returned guard is dropped.
     pub(crate) fn announce(
         &self,
         url: &str,
@@ -124,7 +123,7 @@ impl Lock {
             config: absolute(sources),
         };
         let text = serde_json::to_string(&gateway_record)? + "\n";
-        // In one step: it is read at any time.
+        // Atomically, since it may be read at any time.
         let new = path.with_extension("json.new");
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, &path))
@@ -133,7 +132,7 @@ impl Lock {
     }
 }
 
-/// The address, which is removed when this is dropped: before the lock is released.
+/// The published address. Dropping it removes the file, before the lock is released.
 pub(crate) struct Announced(PathBuf);
 
 impl Drop for Announced {
@@ -155,12 +154,12 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// The gateway that has the data directory, if one does.
+/// The gateway that holds the data directory, if any.
 pub(crate) fn holder(dir: &Path) -> Option<Holder> {
     let file = File::open(dir.join(LOCK_FILE)).ok()?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {}
-        // Nobody holds it; or nobody can, here.
+        // The lock is free, or this file system does not support locks.
         Ok(()) | Err(TryLockError::Error(_)) => return None,
     }
     let mut text = String::new();
@@ -170,7 +169,7 @@ pub(crate) fn holder(dir: &Path) -> Option<Holder> {
     Some(Holder { pid, at })
 }
 
-/// Where the gateway is that runs on this data directory, if one does.
+/// The address of the gateway that runs on this data directory, if any.
 pub(crate) fn gateway_record(dir: &Path) -> Option<GatewayRecord> {
     holder(dir)?.at
 }
@@ -189,7 +188,7 @@ fn read(path: &Path) -> Option<GatewayRecord> {
 }
 
 impl GatewayRecord {
-    /// Whether it works with these files: exactly these servers, and these settings if some are meant.
+    /// Returns true if the gateway uses exactly these servers, and these settings if any are given.
     pub(crate) fn works_with(&self, sources: &Sources) -> bool {
         let is_settings = |file: &Path| file.extension().is_some_and(|end| end == "toml");
         let (settings, servers): (Vec<&PathBuf>, Vec<&PathBuf>) =
@@ -205,7 +204,7 @@ impl GatewayRecord {
     }
 }
 
-/// The file that a path leads to, whatever it is called.
+/// The canonical path of a file.
 fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path)
         .or_else(|_| std::path::absolute(path))

@@ -1,18 +1,22 @@
-//! One at a time of what has the same name.
+//! Keyed locks.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 use tokio::sync::Mutex;
 
-/// Locks in all: names share them by chance.
-const LOCKS: usize = 64;
+/// Number of locks. Names share them by hash.
+const LOCK_COUNT: usize = 64;
 
 /// Locks for any number of names.
 pub(crate) struct Locks(Vec<Mutex<()>>);
 
 impl Default for Locks {
     fn default() -> Self {
-        Self(std::iter::repeat_with(Mutex::default).take(LOCKS).collect())
+        Self(
+            std::iter::repeat_with(Mutex::default)
+                .take(LOCK_COUNT)
+                .collect(),
+        )
     }
 }
 
@@ -20,7 +24,7 @@ impl Locks {
     /// The lock of a name.
     pub(crate) fn of(&self, name: &(impl Hash + ?Sized)) -> &Mutex<()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
-        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
+        let at = usize::try_from(hash % LOCK_COUNT as u64).unwrap_or_default();
         &self.0[at]
     }
 }

@@ -1,7 +1,7 @@
-//! Where the log goes: to stderr, with its level and format set.
+//! Log output to stderr, with configured level and format.
 //!
-//! What servers and clients say gets into it, and is only ever text: escape sequences are taken out by the formatter, and
-//! a carriage return, with which the rest of a line could be written over, here.
+//! Messages may contain text from servers and clients. The formatter removes escape sequences; this module escapes
+//! carriage returns, with which a text could overwrite the rest of its line.
 
 use std::{
     borrow::Cow,
@@ -10,14 +10,15 @@ use std::{
 
 use model::{LogFormat, Settings};
 
-/// Logs to stderr: `RUST_LOG`, else the configured level.
+/// Starts logging to stderr. The level is `RUST_LOG`, or else the configured one.
 pub(crate) fn init(settings: &Settings) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .or_else(|_| tracing_subscriber::EnvFilter::try_new(&settings.log.level))
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
-        // Postgres' notices of what is there already.
+        // Postgres notices about objects that exist already.
         .add_directive("sqlx=warn".parse().expect("it is a directive"))
-        // Each request that fails, which is told where it is handled; and answers that it cannot read, secrets included.
+        // These log each failed request, which is also reported where it is handled, and unreadable responses including
+        // their secrets.
         .add_directive("kube_client=off".parse().expect("it is a directive"))
         .add_directive("kube_runtime=off".parse().expect("it is a directive"));
     let logs = tracing_subscriber::fmt()

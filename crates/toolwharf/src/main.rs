@@ -1,6 +1,6 @@
 //! `toolwharf`: one endpoint over many MCP servers.
 //!
-//! `main` only chooses what to do. The surfaces are in [`gateway`], what operators ask for in [`ops`] and
+//! `main` only selects what to run. The MCP surfaces are in [`gateway`], the operators' interfaces in [`ops`] and
 //! [`rest`], the command line in [`cli`].
 
 mod agents;
@@ -43,7 +43,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before anything else: these have no runtime, and their arguments are nobody's to see.
+    // Before anything else: these need no async runtime, and their arguments are not those of the command line.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == startup::SENTINEL => return runtime::sentinel::main(),

@@ -1,8 +1,8 @@
-//! The master key: where it comes from, and going over to another one.
+//! The master key: its origin, and its rotation.
 //!
-//! It is the variable [`MASTER_KEY`], or a file in the data directory that is made at the first run, readable by
-//! its owner alone. Invariant: a key that opens nothing in the database is never used, and a rotation that was
-//! interrupted is finished at the next start: the new key lies beside the old one before the database knows it.
+//! It is in the variable [`MASTER_KEY`], or in a file in the data directory that the first run creates, readable by its
+//! owner only. Invariant: a key that does not match the database is never used. An interrupted rotation is completed at
+//! the next start: the new key is in a file next to the old one before the database uses it.
 
 use std::{
     fs,
@@ -19,28 +19,28 @@ use model::ProjectId;
 use store::Store;
 use zeroize::Zeroizing;
 
-/// Holds the key itself, as 64 hexadecimal digits.
+/// Contains the key as 64 hexadecimal digits.
 pub(crate) const MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY";
-/// Holds the key from before, when [`MASTER_KEY`] is to take its place.
+/// Contains the previous key while [`MASTER_KEY`] replaces it.
 pub(crate) const OLD_MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY_OLD";
-const FILE: &str = "master.key";
-const NEW_FILE: &str = "master.key.new";
-/// Attempts at a rotation while projects get data keys beside it.
-const ATTEMPTS: usize = 5;
+const KEY_FILE: &str = "master.key";
+const NEW_KEY_FILE: &str = "master.key.new";
+/// Attempts at a rotation while projects get data keys at the same time.
+const MAX_ATTEMPTS: usize = 5;
 
 /// The master key in use.
 pub(crate) struct Master {
     store: Store,
     key: ArcSwap<MasterKey>,
-    /// Where it is kept; `None`: it is given from outside.
+    /// The directory of the key file; `None`: the key is given by the environment.
     dir: Option<PathBuf>,
 }
 
 impl Master {
-    /// The key of this database.
+    /// Opens the key of this database.
     ///
     /// # Errors
-    /// If it cannot be read, or is not the one that the database's secrets were sealed with.
+    /// If it cannot be read, or does not match the database's secrets.
     pub(crate) async fn open(
         store: &Store,
         dir: &Path,
@@ -52,7 +52,10 @@ impl Master {
                 MasterKey::parse(text).with_context(|| format!("the variable {MASTER_KEY}"))?,
                 format!("the variable {MASTER_KEY}"),
             ),
-            None => (Self::of_file(dir)?, dir.join(FILE).display().to_string()),
+            None => (
+                Self::of_file(dir)?,
+                dir.join(KEY_FILE).display().to_string(),
+            ),
         };
         let master = |key| Self {
             store: store.clone(),
@@ -63,13 +66,13 @@ impl Master {
         if used.key_id == key.id() {
             if !key.opens(&used.sealed_check) {
                 bail!(
-                    "the database is damaged: it names the master key of {from} but was not sealed with it"
+                    "the database is damaged: it names the master key in {from}, but was sealed with another one"
                 );
             }
             return Ok(master(key));
         }
-        // A rotation that the database has seen, and the file has not.
-        if let Some(new) = read(&dir.join(NEW_FILE))?.filter(|new| new.id() == used.key_id)
+        // The rotation was completed in the database but not in the file.
+        if let Some(new) = read(&dir.join(NEW_KEY_FILE))?.filter(|new| new.id() == used.key_id)
             && given.is_none()
         {
             rename(dir)?;
@@ -82,29 +85,27 @@ impl Master {
                 let rotated = master(old);
                 rotated.go_over_to(&key).await?;
                 rotated.key.store(Arc::new(key));
-                tracing::info!(
-                    "the master key was rotated: {OLD_MASTER_KEY} is not needed any more"
-                );
+                tracing::info!("the master key was rotated: {OLD_MASTER_KEY} is no longer needed");
                 return Ok(rotated);
             }
         }
         bail!(
-            "the master key of {from} ({}) is not the one that this database's secrets were sealed with ({}); \
-             nothing was changed. Put that key back, from a backup of {FILE} or of {MASTER_KEY}; to go over to \
-             this one, give the other as {OLD_MASTER_KEY}",
+            "the master key in {from} ({}) is not the one that this database's secrets were sealed with ({}); \
+             nothing was changed. Restore that key from a backup of {KEY_FILE} or of {MASTER_KEY}; to change to \
+             this one, set {OLD_MASTER_KEY} to the other",
             key.id(),
             used.key_id,
         )
     }
 
     fn of_file(dir: &Path) -> anyhow::Result<MasterKey> {
-        let path = dir.join(FILE);
+        let path = dir.join(KEY_FILE);
         if let Some(key) = read(&path)? {
             return Ok(key);
         }
         let key = MasterKey::random();
         match write(&path, &key) {
-            // Somebody else was first: theirs is the key.
+            // Another process was first, and its key is used.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 read(&path)?.with_context(|| format!("cannot read {}", path.display()))
             }
@@ -119,10 +120,10 @@ impl Master {
         self.key.load_full()
     }
 
-    /// The key that sign-ins are sealed with, made if there is none.
+    /// The key that encrypts sign-ins. Created if it does not exist.
     ///
     /// # Errors
-    /// When the database does not answer, or its key cannot be opened.
+    /// If the database does not respond, or the key cannot be decrypted.
     pub(crate) async fn login_key(&self) -> anyhow::Result<DataKey> {
         let wrapped = match self.store.login_key().await? {
             Some(wrapped) => wrapped,
@@ -134,15 +135,15 @@ impl Master {
                     .await?
             }
         };
-        // A rotation may be under way: the key then is the one after.
+        // During a rotation this may already be the next key.
         let key = self.key().unwrap_login_key(&wrapped);
-        key.context("the key that sign-ins are sealed with cannot be opened")
+        key.context("cannot open the key that sign-ins are sealed with")
     }
 
-    /// Goes over to a new key; its id.
+    /// Rotates the master key and returns the id of the new one.
     ///
     /// # Errors
-    /// If the key is given from outside, or cannot be kept. The old one stays then.
+    /// If the key is given by the environment, or the new one cannot be stored. The old key then stays in use.
     pub(crate) async fn rotate(&self) -> anyhow::Result<String> {
         let Some(dir) = &self.dir else {
             bail!(
@@ -151,7 +152,7 @@ impl Master {
             );
         };
         let new = MasterKey::random();
-        let path = dir.join(NEW_FILE);
+        let path = dir.join(NEW_KEY_FILE);
         let _ = fs::remove_file(&path);
         write(&path, &new).with_context(|| format!("cannot write {}", path.display()))?;
         self.go_over_to(&new).await?;
@@ -163,7 +164,7 @@ impl Master {
 
     async fn go_over_to(&self, new: &MasterKey) -> anyhow::Result<()> {
         let old = self.key();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let keys = self.store.master_data_keys().await?;
             let rewrapped: Vec<(ProjectId, Vec<u8>)> = keys
                 .into_iter()
@@ -198,7 +199,7 @@ impl Master {
     }
 }
 
-/// The key in a file, if there is one.
+/// Reads the key from a file, if that exists.
 fn read(path: &Path) -> anyhow::Result<Option<MasterKey>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => Zeroizing::new(text),
@@ -221,8 +222,8 @@ fn write(path: &Path, key: &MasterKey) -> std::io::Result<()> {
 }
 
 fn rename(dir: &Path) -> anyhow::Result<()> {
-    let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
+    let (new, path) = (dir.join(NEW_KEY_FILE), dir.join(KEY_FILE));
     fs::rename(&new, &path)
         .and_then(|()| fs::File::open(dir)?.sync_all())
-        .with_context(|| format!("cannot rename {} to {FILE}", new.display()))
+        .with_context(|| format!("cannot rename {} to {KEY_FILE}", new.display()))
 }

@@ -1,9 +1,8 @@
-//! Gives memory back after a peak.
+//! Returns memory to the kernel after a peak.
 //!
-//! The allocator keeps what was freed for the thread that had it, and gives pages back to the kernel in passing, when
-//! that thread allocates again. A gateway that has nothing to do any more does not, and would stay as large as it ever
-//! was. So it is looked at every few seconds whether there is more than there was at the least, and each worker is asked
-//! to give back what it has to spare.
+//! The allocator keeps freed memory for the thread that used it, and returns pages to the kernel only when that thread
+//! allocates again. An idle gateway does not allocate and would stay as large as at its peak. So this task checks every
+//! few seconds if the process is larger than its minimum, and then makes each worker return its spare memory.
 
 #![expect(unsafe_code, reason = "the allocator has no safe interface for it")]
 
@@ -19,23 +18,23 @@ use std::{
 
 use tokio::{runtime::Handle, task::JoinSet};
 
-/// How often memory is looked at.
-const LOOK: Duration = Duration::from_secs(5);
-/// How many times it is not looked at after nothing could be given back.
-const REST: u32 = 2;
-/// How long a worker waits for the others, so that each of them takes one turn.
-const MEET_MS: usize = 5;
+/// Interval between checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Checks to skip after no memory could be returned.
+const SKIPPED_CHECKS: u32 = 2;
+/// Maximum time in milliseconds that a worker waits for the others, so that each of them runs once.
+const MEET_TIMEOUT_MS: usize = 5;
 
-// SAFETY: mimalloc's own declaration (mimalloc.h). It may be called by any thread at any time.
+// SAFETY: mimalloc's own declaration (mimalloc.h). Any thread may call it at any time.
 unsafe extern "C" {
-    /// Frees what the calling thread has to spare; `force`: gives it back to the kernel at once.
+    /// Frees the spare memory of the calling thread. `force`: returns it to the kernel immediately.
     safe fn mi_collect(force: bool);
 }
 
-/// Does so for ever.
+/// Runs the checks in a loop.
 pub(crate) async fn give_back() {
     let (mut least, mut rest) = (usize::MAX, 0);
-    let mut tick = tokio::time::interval(LOOK);
+    let mut tick = tokio::time::interval(CHECK_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
@@ -47,26 +46,26 @@ pub(crate) async fn give_back() {
             break;
         };
         let mut after = before;
-        // An eighth more than ever is no peak.
+        // Less than an eighth above the minimum is not a peak.
         if before - before / 8 > least {
             collect().await;
             after = private_pages().unwrap_or(before);
             if after > before - before / 64 {
-                rest = REST;
+                rest = SKIPPED_CHECKS;
             }
         }
         least = least.min(after);
     }
-    // There is no such file here.
+    // `/proc` is not available.
     std::future::pending().await
 }
 
-/// Gives back what this thread has to spare, and what was freed in large pieces by whichever thread.
+/// Returns this thread's spare memory, and large blocks freed by any thread.
 pub(crate) fn give_back_here() {
     mi_collect(true);
 }
 
-/// Has every worker collect.
+/// Makes every worker collect.
 async fn collect() {
     let workers = Handle::current().metrics().num_workers();
     let met = Arc::new(AtomicUsize::new(0));
@@ -75,8 +74,8 @@ async fn collect() {
         let met = met.clone();
         turns.spawn(async move {
             met.fetch_add(1, Ordering::Relaxed);
-            // Without this one worker could take all turns. One that is busy is not waited for: there is a next time.
-            for _ in 0..MEET_MS {
+            // Otherwise one worker could run all turns. A busy worker is not waited for; the next check covers it.
+            for _ in 0..MEET_TIMEOUT_MS {
                 if met.load(Ordering::Relaxed) == workers {
                     break;
                 }
@@ -88,7 +87,7 @@ async fn collect() {
     while turns.join_next().await.is_some() {}
 }
 
-/// Pages that are this process's own and in memory.
+/// Resident pages that are private to this process.
 fn private_pages() -> Option<usize> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     let mut fields = text.split(' ').skip(1).map(str::parse);

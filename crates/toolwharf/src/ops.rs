@@ -1,4 +1,4 @@
-//! What orchestrators and monitoring ask: `/healthz`, `/readyz`, `/metrics`.
+//! Endpoints for orchestrators and monitoring: `/healthz`, `/readyz`, `/metrics`.
 
 use std::{
     fmt::Write,
@@ -18,7 +18,7 @@ use engine::{
 
 use crate::{auth::Keys, gateway::Front, replica::Replica};
 
-/// Whether the start is over.
+/// Set once the gateway has started.
 #[derive(Clone, Default)]
 pub(crate) struct Ready(Arc<AtomicBool>);
 
@@ -28,7 +28,7 @@ impl Ready {
     }
 }
 
-/// Routes that need no token: they say nothing that is secret.
+/// Routes without authentication. Their responses contain no secrets.
 pub(crate) fn router(
     front: Arc<Front>,
     gateway: Gateway,
@@ -47,7 +47,7 @@ pub(crate) fn router(
         )
 }
 
-/// Whether a balancer is to send requests here: those with keys are refused while the keys are stale.
+/// The readiness status. Not ready while keys are stale, since requests with keys are then refused.
 const fn readiness(is_started: bool, has_stale_keys: bool) -> (StatusCode, &'static str) {
     match (is_started, has_stale_keys) {
         (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
@@ -59,7 +59,7 @@ const fn readiness(is_started: bool, has_stale_keys: bool) -> (StatusCode, &'sta
     }
 }
 
-/// Prometheus' text format.
+/// The metrics in Prometheus' text format.
 async fn metrics(front: &Front, gateway: &Gateway, replica: Option<&Replica>) -> String {
     let mut out = fleet_metrics(front, gateway);
     if let Some(replica) = replica {
@@ -89,13 +89,13 @@ fn fleet_metrics(front: &Front, gateway: &Gateway) -> String {
     family(
         "server_up",
         "gauge",
-        "Whether the server is connected.",
+        "1 if the server is connected.",
         &|server| u64::from(matches!(server.state(), State::Ready(_))),
     );
     family(
         "server_needs_login",
         "gauge",
-        "Whether somebody has to sign in to the server.",
+        "1 if the server needs a sign-in.",
         &|server| u64::from(server.status().needs_login),
     );
     family(
@@ -119,19 +119,19 @@ fn fleet_metrics(front: &Front, gateway: &Gateway) -> String {
     family(
         "calls_refused_total",
         "counter",
-        "Requests that were turned away because the server was busy or away.",
+        "Requests that were refused because the server was busy or unavailable.",
         &|server| count(&server.stats.refused),
     );
     family(
         "calls_in_flight",
         "gauge",
-        "Requests at the server right now.",
+        "Requests that the server is working on.",
         &|server| server.load().0 as u64,
     );
     family(
         "calls_waiting",
         "gauge",
-        "Requests that wait for the server.",
+        "Requests in the server's queue.",
         &|server| server.load().1 as u64,
     );
     family(
@@ -153,7 +153,11 @@ fn fleet_metrics(front: &Front, gateway: &Gateway) -> String {
             "Calls that wait for their client's input.",
             held,
         ),
-        ("listeners", "Clients that are told of changes.", listeners),
+        (
+            "listeners",
+            "Clients that are notified of changes.",
+            listeners,
+        ),
         (
             "unread_bytes",
             "Bytes that wait for clients to read them.",
@@ -168,7 +172,7 @@ fn fleet_metrics(front: &Front, gateway: &Gateway) -> String {
     out
 }
 
-/// What is told of several gateways on one database.
+/// Metrics of a gateway that shares its database with others.
 async fn replica_metrics(replica: &Replica, out: &mut String) {
     let (replicas, leases) = replica.counts().await;
     for (name, kind, help, value) in [
@@ -187,7 +191,7 @@ async fn replica_metrics(replica: &Replica, out: &mut String) {
         (
             "replica_losses_total",
             "counter",
-            "How often this replica was taken for lost.",
+            "Number of times this replica lost its membership.",
             Some(replica.losses()),
         ),
     ] {
@@ -208,14 +212,14 @@ fn labels(server: &Server) -> String {
     format!("{project}server=\"{name}\"")
 }
 
-/// What is told of hosted servers besides.
+/// Additional metrics of hosted servers.
 fn hosted_metrics(fleet: &Fleet, out: &mut String) {
     type Value = fn(&Status) -> u64;
     let families: [(&str, &str, &str, Value); 3] = [
         (
             "hosted_restarts",
             "gauge",
-            "How often it was started by itself since it was last started by hand or by the product.",
+            "Automatic restarts since the last start by hand or with the gateway.",
             |status| status.restarts,
         ),
         (
@@ -227,7 +231,7 @@ fn hosted_metrics(fleet: &Fleet, out: &mut String) {
         (
             "hosted_unresponsive",
             "gauge",
-            "Whether it runs and does not answer heartbeats.",
+            "1 if the server runs and does not answer heartbeats.",
             |status| u64::from(matches!(status.phase, Phase::Unresponsive)),
         ),
     ];
@@ -247,7 +251,7 @@ fn hosted_metrics(fleet: &Fleet, out: &mut String) {
     }
     let _ = writeln!(
         out,
-        "# HELP toolwharf_hosted_state Which state it is in.\n# TYPE toolwharf_hosted_state gauge"
+        "# HELP toolwharf_hosted_state 1 for the current state of the server.\n# TYPE toolwharf_hosted_state gauge"
     );
     for server in fleet.registered() {
         let state = server.status().word();

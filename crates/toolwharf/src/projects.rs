@@ -1,7 +1,7 @@
-//! The projects of the store, and their servers in the gateway.
+//! Loads the projects of the store, with their servers, into the gateway.
 //!
-//! A project is taken in when it is first asked for, and again whenever something of it changes. Invariant: one
-//! at a time takes a project in. Deliberately absent: noticing what another process writes into the database.
+//! A project is loaded when it is first used, and reloaded whenever it changes. Invariant: loads of one project never
+//! overlap. Deliberately absent: detecting changes that another process writes to the database.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -31,17 +31,17 @@ use crate::{
     master::Master,
 };
 
-/// Projects that are taken in at a time when all are wanted.
-const AT_ONCE: usize = 8;
-/// Longest value of a secret, in bytes.
-const MAX_SECRET: usize = 64 << 10;
-/// Longest name of a secret, in bytes.
-const MAX_SECRET_NAME: usize = 128;
-/// What to do about a data key that does not open.
+/// Maximum projects that are loaded concurrently.
+const MAX_CONCURRENT_LOADS: usize = 8;
+/// Maximum bytes of a secret's value.
+const MAX_SECRET_BYTES: usize = 64 << 10;
+/// Maximum bytes of a secret's name.
+const MAX_SECRET_NAME_BYTES: usize = 128;
+/// The remedy for a data key that cannot be decrypted.
 const NEW_MASTER_KEY: &str = "the master key was changed on another replica; start this one with the new key as TOOLWHARF_MASTER_KEY";
-/// Attempts to store a secret that others store, too.
-const ATTEMPTS: usize = 10;
-/// The key of a stored entry that says who put it there, and its value for a project's own key.
+/// Attempts to store a secret while other callers store it, too.
+const MAX_ATTEMPTS: usize = 10;
+/// The key in a stored entry that names its author, and the value for a project's own key.
 pub(crate) const REGISTERED_BY: &str = "registeredBy";
 pub(crate) const BY_PROJECT: &str = "project";
 
@@ -50,24 +50,23 @@ pub(crate) struct Projects {
     gateway: Gateway,
     master: Arc<Master>,
     locks: Locks,
-    /// The key that seals secrets in entries. Rotating the master key does not change it.
+    /// The key that encrypts secrets in entries. Rotating the master key does not change it.
     entry_key: OnceCell<DataKey>,
-    /// Data keys that were opened. They stay the same when another master key wraps them.
+    /// Decrypted data keys. They stay the same when another master key wraps them.
     data_keys: parking_lot::Mutex<HashMap<ProjectId, Arc<DataKey>>>,
-    /// Projects with a data key that does not open, which was told.
+    /// Projects whose data key cannot be decrypted and for which that was logged.
     closed: parking_lot::Mutex<BTreeSet<ProjectId>>,
-    /// Whether all projects are to be in the gateway, those that come to be included.
+    /// All projects are to be loaded, including new ones.
     wants_all: AtomicBool,
-    /// Whether they are.
     all: AtomicBool,
 }
 
 /// The secrets of a project.
 #[derive(Default)]
 pub(crate) struct Secrets {
-    /// Those that could be opened, by their names.
+    /// Decrypted secrets, by name.
     pub(crate) values: HashMap<String, String>,
-    /// Those that could not, and why.
+    /// Secrets that cannot be decrypted, with the reason.
     closed: BTreeMap<String, String>,
 }
 
@@ -96,12 +95,13 @@ impl Secrets {
         secrets
     }
 
-    /// Why a secret is not known that the project has.
+    /// Why a secret of the project cannot be decrypted.
     pub(crate) fn closed(&self, name: &str) -> Option<&str> {
         self.closed.get(name).map(String::as_str)
     }
 
-    /// Keeps a server from being started without a secret that is not known: the default of a variable would be in its place.
+    /// Prevents the start of a server whose secrets cannot be decrypted. Otherwise the default of a variable would be
+    /// used instead.
     pub(crate) fn hold_back(&self, spec: &mut ServerSpec, config: &Value) {
         if self.closed.is_empty() || !spec.enabled {
             return;
@@ -132,10 +132,12 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
 pub(crate) enum SecretError {
     #[error(
         "a secret's name consists of letters, digits and `_`, does not begin with a digit, and has at most \
-         {MAX_SECRET_NAME} characters"
+         {MAX_SECRET_NAME_BYTES} characters"
     )]
     Name,
-    #[error("a secret must be a string of at most {MAX_SECRET} bytes without the character U+0000")]
+    #[error(
+        "a secret must be a string of at most {MAX_SECRET_BYTES} bytes without the character U+0000"
+    )]
     Value,
     #[error("the project's data key cannot be opened: {NEW_MASTER_KEY}")]
     Sealed,
@@ -162,24 +164,26 @@ impl Projects {
         &self.store
     }
 
-    /// Makes sure that the projects which the configuration file names are in the store, so that they can have
-    /// servers and secrets of their own, and takes in what that file says of those that are known.
+    /// Adds the projects named in the configuration file to the store, so that they can have servers and secrets, and
+    /// applies the file's settings to loaded projects.
     pub(crate) async fn declared(&self, ids: &[ProjectId]) {
         if let Err(error) = self.store.project_ensure(ids).await {
-            tracing::error!("projects of the configuration file are not in the database: {error}");
+            tracing::error!(
+                "cannot add the configuration file's projects to the database: {error}"
+            );
         }
         let known: Vec<ProjectId> = self.gateway.fleet().projects.keys().cloned().collect();
         for id in known {
             if let Err(error) = self.reload(&id).await {
-                tracing::error!(project = %id, "the project stays as it was: {error}");
+                tracing::error!(project = %id, "cannot reload the project: {error}");
             }
         }
     }
 
-    /// The projects that the gateway has, and all where it is to have them.
+    /// The loaded projects, and all others if they are to be loaded.
     ///
     /// # Errors
-    /// If the store cannot tell.
+    /// Database errors.
     pub(crate) async fn wanted(&self) -> store::Result<BTreeSet<ProjectId>> {
         let fleet = self.gateway.fleet();
         let mut ids: BTreeSet<ProjectId> = fleet.projects.keys().cloned().collect();
@@ -195,8 +199,8 @@ impl Projects {
         Ok(ids)
     }
 
-    /// Takes in what the store says of those of these projects that the gateway has or is to have. Those of which the store cannot tell; what is
-    /// known of them stays.
+    /// Reloads those of these projects that are or must be loaded. Returns the ones that failed; their loaded state
+    /// stays.
     pub(crate) async fn reload_changed(
         &self,
         ids: &BTreeSet<ProjectId>,
@@ -213,37 +217,37 @@ impl Projects {
                 false => None,
             }
         });
-        let failed = stream::iter(reloads).buffer_unordered(AT_ONCE);
+        let failed = stream::iter(reloads).buffer_unordered(MAX_CONCURRENT_LOADS);
         failed
             .filter_map(|failed| async move { failed })
             .collect()
             .await
     }
 
-    /// Makes sure that the gateway knows what a scope addresses, if there is such a thing.
+    /// Makes sure that the project of a scope is loaded, if it exists.
     ///
     /// # Errors
-    /// If the store cannot tell.
+    /// Database errors.
     pub(crate) async fn admit(&self, scope: &Scope) -> store::Result<()> {
         match &scope.project {
             Some(project) if self.gateway.fleet().projects.contains_key(project) => Ok(()),
-            // Rare, and boxed: what answers a call is moved into its connection.
+            // Rare, and boxed: the future that answers a call is moved into its connection.
             Some(project) => Box::pin(self.load(project)).await,
             None if scope.server.is_some() || self.all.load(Ordering::Acquire) => Ok(()),
             None => {
-                // The rest goes on without them, and the next one who asks tries again.
+                // Other projects work without them. The next request tries again.
                 if let Err(error) = Box::pin(self.load_all()).await {
-                    tracing::warn!("not all projects are known: {error}");
+                    tracing::warn!("cannot load all projects: {error}");
                 }
                 Ok(())
             }
         }
     }
 
-    /// Makes sure that the gateway has the project, if it is enabled.
+    /// Makes sure that the project is loaded, if it is enabled.
     ///
     /// # Errors
-    /// If the store cannot tell.
+    /// Database errors.
     pub(crate) async fn known(&self, id: &ProjectId) -> store::Result<()> {
         self.load(id).await
     }
@@ -256,24 +260,24 @@ impl Projects {
         self.take_in(id).await
     }
 
-    /// Takes in what the store says of a project now, or forgets it if it is gone.
+    /// Reloads a project, or unloads it if it was deleted.
     ///
     /// # Errors
-    /// If the store cannot tell: what is known stays.
+    /// Database errors. The loaded state then stays.
     pub(crate) async fn reload(&self, id: &ProjectId) -> store::Result<()> {
         let _one_at_a_time = self.locks.of(id).lock().await;
         self.take_in(id).await
     }
 
     async fn load_all(&self) -> store::Result<()> {
-        // First: what another replica makes meanwhile may be on no page.
+        // Set first: a project that another replica creates in the meantime may be missing in the pages.
         self.wants_all.store(true, Ordering::Release);
         let mut page = Page::default();
         loop {
             let rows = self.store.project_list(&page).await?;
             let Some(last) = rows.last() else { break };
             page = Page::after(last.id.as_str(), store::MAX_PAGE);
-            for rows in rows.chunks(AT_ONCE) {
+            for rows in rows.chunks(MAX_CONCURRENT_LOADS) {
                 let mut loads = Vec::with_capacity(rows.len());
                 for row in rows {
                     loads.push(self.load(&row.id));
@@ -297,9 +301,9 @@ impl Projects {
         };
         let owner = Some(id);
         let mut servers = self.store.server_list(id).await?;
-        // In the order of registration, which says whose tool wins a name (`last-wins`): ids are in the order of time.
+        // In order of registration, which decides whose tool gets a name (`last-wins`). Ids are sorted by time.
         servers.sort_by(|one, other| one.id.cmp(&other.id));
-        // Before anything looks for `${NAME}`, which may be within a sealed value.
+        // Before `${NAME}` is searched for, which may be inside an encrypted value.
         let mut opened = Vec::with_capacity(servers.len());
         for server in &mut servers {
             let owner = Owner::Server(id, &server.name);
@@ -353,7 +357,7 @@ impl Projects {
         Ok(())
     }
 
-    /// What a project sees of the configuration file's servers: what that says of it, else none.
+    /// The view of the configuration file's servers: as configured there, or empty.
     fn view(&self, id: &ProjectId, row: &ProjectRow) -> ProjectView {
         let fleet = self.gateway.fleet();
         let mut view = if fleet.declares(id) {
@@ -376,7 +380,7 @@ impl Projects {
         view
     }
 
-    /// The project's secrets, if one of the servers has variables in it.
+    /// The project's secrets, if one of the servers uses variables.
     async fn secrets(&self, id: &ProjectId, servers: &[ServerRow]) -> store::Result<Secrets> {
         if !servers
             .iter()
@@ -390,7 +394,7 @@ impl Projects {
     /// All secrets of a project.
     ///
     /// # Errors
-    /// If the store cannot tell.
+    /// Database errors.
     pub(crate) async fn secret_values(&self, id: &ProjectId) -> store::Result<Secrets> {
         let Some(wrapped) = self.store.project_data_key(id).await? else {
             return Ok(Secrets::default());
@@ -403,7 +407,7 @@ impl Projects {
         ))
     }
 
-    /// The data key that is wrapped so, else the one that the project had before.
+    /// Decrypts a data key. Falls back to the project's previously decrypted one.
     fn opened_key(&self, id: &ProjectId, wrapped: &[u8]) -> Option<Arc<DataKey>> {
         if let Ok(key) = self.master.key().unwrap(id, wrapped) {
             let key = Arc::new(key);
@@ -414,15 +418,15 @@ impl Projects {
         let known = self.data_keys.lock().get(id).cloned();
         if self.closed.lock().insert(id.clone()) {
             let goes_on = match known {
-                Some(_) => "its secrets are opened with the one that was known before",
+                Some(_) => "the previously known one is used",
                 None => "servers that need its secrets do not start",
             };
-            tracing::error!(project = %id, "the project's data key cannot be opened, and {goes_on}: {NEW_MASTER_KEY}");
+            tracing::error!(project = %id, "the project's data key cannot be opened; {goes_on}: {NEW_MASTER_KEY}");
         }
         known
     }
 
-    /// Seals and stores a secret; servers of the project that use it are connected anew.
+    /// Encrypts and stores a secret. Servers of the project that use it reconnect.
     ///
     /// # Errors
     /// [`SecretError`]
@@ -437,14 +441,14 @@ impl Projects {
             .next()
             .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
         let goes_on = bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if !begins || !goes_on || name.len() > MAX_SECRET_NAME {
+        if !begins || !goes_on || name.len() > MAX_SECRET_NAME_BYTES {
             return Err(SecretError::Name);
         }
-        if value.len() > MAX_SECRET || value.contains('\0') {
+        if value.len() > MAX_SECRET_BYTES || value.contains('\0') {
             return Err(SecretError::Value);
         }
         let key = self.data_key(project).await?;
-        let mut attempts = ATTEMPTS;
+        let mut attempts = MAX_ATTEMPTS;
         let row = loop {
             attempts -= 1;
             let version = match self.store.secret_get(project, name).await {
@@ -476,7 +480,7 @@ impl Projects {
     }
 
     async fn data_key(&self, project: &ProjectId) -> Result<DataKey, SecretError> {
-        let mut attempts = ATTEMPTS;
+        let mut attempts = MAX_ATTEMPTS;
         loop {
             attempts -= 1;
             let master = self.master.key();
@@ -489,7 +493,7 @@ impl Projects {
                         .store
                         .project_data_key_set_if_none(project, &id, &fresh);
                     match set.await {
-                        // The master key was rotated meanwhile.
+                        // The master key was rotated in the meantime.
                         Err(store::Error::Conflict { .. }) if attempts > 0 => continue,
                         set => set?,
                     }
@@ -503,36 +507,36 @@ impl Projects {
         }
     }
 
-    /// The key that session ids are sealed with. It is that of sign-ins, which stays when the master key is rotated.
+    /// The key that encrypts session ids. It is the one for sign-ins, which stays when the master key is rotated.
     ///
     /// # Errors
-    /// When the database does not answer, or the master key does not open it.
+    /// If the database does not respond, or the master key does not decrypt it.
     pub(crate) async fn session_key(&self) -> anyhow::Result<DataKey> {
         self.master.login_key().await
     }
 
-    /// The key that secrets in entries are sealed with: the one of sign-ins.
+    /// The key that encrypts secrets in entries: the one for sign-ins.
     ///
     /// # Errors
-    /// When the database does not answer, or the master key does not open it.
+    /// If the database does not respond, or the master key does not decrypt it.
     pub(crate) async fn entry_key(&self) -> anyhow::Result<&DataKey> {
         let key = self.entry_key.get_or_try_init(|| self.master.login_key());
         key.await
     }
 
-    /// Returns the means to seal entries that are about to be stored.
+    /// Returns the means to encrypt entries that are about to be stored.
     ///
     /// # Errors
-    /// As [`Projects::entry_key`].
+    /// See [`Projects::entry_key`].
     pub(crate) async fn sealing(&self) -> anyhow::Result<Sealing<'_>> {
         let is_known = self.store.sealing_begin().await?;
         Ok(Sealing::new(self.entry_key().await?, is_known))
     }
 
-    /// A stored entry with its secrets opened, or why they cannot be.
+    /// A stored entry with its secrets decrypted, or the reason why that is not possible.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// If the database does not respond.
     pub(crate) async fn opened(
         &self,
         owner: Owner<'_>,
@@ -554,16 +558,16 @@ impl Projects {
         Ok(opened.map_err(|error| error.to_string()))
     }
 
-    /// Goes over to a new master key; its id.
+    /// Rotates the master key and returns the id of the new one.
     ///
     /// # Errors
-    /// If it cannot be kept; the old one stays then.
+    /// If it cannot be stored. The old key then stays in use.
     pub(crate) async fn master_rotate(&self) -> anyhow::Result<String> {
         self.master.rotate().await
     }
 }
 
-/// The entry of a stored server, as it would stand in `mcp.json`.
+/// The entry of a stored server in the format of `mcp.json`.
 pub(crate) fn entry(server: &ServerRow) -> Value {
     let mut entry = server.config.clone();
     if let Some(members) = entry.as_object_mut() {

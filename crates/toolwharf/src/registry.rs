@@ -1,8 +1,7 @@
-//! Which servers there are: editing the files that say so.
+//! Edits the server files.
 //!
-//! The REST API and, where no gateway runs, the command line do it with this same code. Everything here blocks
-//! on files. Invariant: an edit that would leave an entry behind that cannot be used is refused, and the files
-//! are then as they were.
+//! The REST API uses this code, and so does the command line if no gateway runs. Everything here blocks on files.
+//! Invariant: an edit that would leave an invalid entry is refused, and the files stay unchanged.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,19 +43,19 @@ fn list(files: &[PathBuf]) -> String {
     names.join(", ")
 }
 
-/// What an edit did.
+/// The result of an edit.
 #[derive(Debug)]
 pub(crate) struct Edited {
     pub(crate) file: PathBuf,
-    /// Whether the server was not there before.
+    /// The server did not exist before.
     pub(crate) created: bool,
     pub(crate) warnings: Vec<String>,
 }
 
-/// Adds a server to the first file, or replaces it where it is.
+/// Adds a server to the first file, or replaces it in its file.
 ///
 /// # Errors
-/// [`Error`]; [`Error::Exists`] only if it is not to be replaced.
+/// [`Error`]; [`Error::Exists`] only without `replace`.
 pub(crate) fn put(
     sources: &Sources,
     myself: &Itself,
@@ -90,7 +89,7 @@ pub(crate) fn put(
     })
 }
 
-/// A server's entry as it stands in its file, and which file that is.
+/// A server's entry as written in its file, and the path of that file.
 ///
 /// # Errors
 /// [`Error`]
@@ -100,8 +99,8 @@ pub(crate) fn entry(sources: &Sources, name: &ServerName) -> Result<(PathBuf, Va
     Ok((file.to_owned(), entry.unwrap_or_default()))
 }
 
-/// Makes another entry of a server's, where it stands: `change` gives it. A copy of the file is kept beside it. With
-/// `is_trial` nothing is written. The file, what `change` says besides, and warnings.
+/// Replaces a server's entry in its file with the result of `change`. Keeps a backup copy next to the file. With
+/// `is_trial`, nothing is written. Returns the file, the additional result of `change`, and warnings.
 ///
 /// # Errors
 /// [`Error`]
@@ -172,10 +171,10 @@ pub(crate) fn set_tool_enabled(
     Ok(file.to_owned())
 }
 
-/// Adds to the first file what `text`, the content of `from`, has and the configuration has not.
+/// Adds the servers in `text`, the contents of `from`, to the first file, unless the configuration has them.
 ///
 /// # Errors
-/// [`Error`]. A server that cannot be had is reported, and the others are added.
+/// [`Error`]. An invalid server is reported, and the others are added.
 pub(crate) fn import(
     sources: &Sources,
     myself: &Itself,
@@ -189,10 +188,10 @@ pub(crate) fn import(
     import_all(sources, myself, &others)
 }
 
-/// Adds to the first file what of these servers the configuration has not.
+/// Adds these servers to the first file, unless the configuration has them.
 ///
 /// # Errors
-/// As [`import`].
+/// See [`import`].
 pub(crate) fn import_all(
     sources: &Sources,
     myself: &Itself,
@@ -208,10 +207,10 @@ pub(crate) fn import_all(
     Ok((file.clone(), report))
 }
 
-/// The report that [`import_all`] would give.
+/// The report that [`import_all`] would return.
 ///
 /// # Errors
-/// As [`import`].
+/// See [`import`].
 pub(crate) fn movable(
     sources: &Sources,
     myself: &Itself,
@@ -230,7 +229,7 @@ pub(crate) fn movable(
     })
 }
 
-/// The names of all servers, each with the first file that has it. Files that cannot be read have none.
+/// The names of all servers, each with the first file that has it. Unreadable files are skipped.
 fn taken(sources: &Sources) -> HashMap<String, &Path> {
     let mut taken = HashMap::new();
     for file in &sources.servers {
@@ -241,7 +240,7 @@ fn taken(sources: &Sources) -> HashMap<String, &Path> {
     taken
 }
 
-/// Removes the servers that are there as they are given here, and returns their names.
+/// Removes those of these servers whose entries are unchanged, and returns their names.
 ///
 /// # Errors
 /// [`Error`]
@@ -257,7 +256,7 @@ pub(crate) fn remove_unchanged(
             source,
         })?;
         let mut found = HashSet::new();
-        // The first file that has a name is its home.
+        // The first file with a name is its home.
         for (name, entry) in &there {
             if left.remove(name.as_str()).is_some_and(|it| it == entry) {
                 found.insert(name.as_str());
@@ -272,7 +271,7 @@ pub(crate) fn remove_unchanged(
     Ok(names.filter(|name| removed.contains(name)).collect())
 }
 
-/// Whether an entry that is new to `file` can be had.
+/// Checks an entry that is new to `file`.
 fn accept(
     taken: &HashMap<String, &Path>,
     myself: &Itself,
@@ -281,8 +280,7 @@ fn accept(
     entry: &Value,
 ) -> Result<Accepted, Rejected> {
     if restored(entry.clone(), None).is_err() {
-        let why =
-            "it contains masked values (`•••`) in the place of secrets: export it with its values";
+        let why = "it contains masked values (`•••`) instead of secrets: export it with its values";
         return Err(Rejected::Refused(why.to_owned()));
     }
     if let Some(there) = taken.get(name.as_str()) {
@@ -321,7 +319,7 @@ fn changed<T>(
     })
 }
 
-/// Does something with a file in memory.
+/// Applies `look` to a file in memory.
 fn opened<T>(
     file: &Path,
     look: impl FnOnce(&mut ServerFile) -> Result<T, EditError>,
@@ -333,7 +331,7 @@ fn opened<T>(
     })
 }
 
-/// Whether the entry can be used as it now stands; its warnings.
+/// Checks the entry in its current form and returns its warnings.
 fn fit(
     file: &Path,
     myself: &Itself,
@@ -355,7 +353,7 @@ fn fit(
     }
 }
 
-/// Refuses an entry that is written into a file although parts of it mean nothing.
+/// Refuses to write an entry of which parts have no effect.
 fn written(name: &ServerName, entry: &Value) -> Result<(), EditError> {
     let wrong = misplaced(entry);
     if wrong.is_empty() {
@@ -380,10 +378,10 @@ fn unfit(name: &ServerName, wrong: Vec<Wrong>) -> EditError {
     }
 }
 
-/// The file that has the server.
+/// The file that contains the server.
 ///
 /// # Errors
-/// A file is not readable.
+/// If a file is not readable.
 pub(crate) fn home<'s>(sources: &'s Sources, name: &ServerName) -> Result<Option<&'s Path>, Error> {
     for file in &sources.servers {
         let there = ServerFile::open(file).and_then(|servers| servers.value(name));

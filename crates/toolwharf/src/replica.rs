@@ -1,10 +1,12 @@
-//! This gateway as one of several on the same Postgres: that it is there, and what only it may do.
+//! Membership and leases of this replica. Several gateways can share one Postgres; each has a row with a heartbeat, and
+//! holds leases for work that only one may do.
 //!
-//! A replica is a member as long as the database hears of it in time. A member that was lost has lost all leases, and joins again
-//! under another id. It stops what it holds leases for before the database gives them to another: the time is
-//! reckoned from before the last renewal was sent, on this machine's monotonic clock. A renewal is one only if the database still has all
-//! leases that it gave: after a failover some may be missing. What it cannot stop itself, since it is
-//! stopped, the sentinel kills. Deliberately absent on SQLite, where there is one gateway.
+//! A replica remains a member as long as it renews its heartbeat in time. A lost member has lost all its leases and
+//! rejoins with a new id. It stops the work under its leases before the database can give them to another replica: the
+//! deadline is measured on this machine's monotonic clock, from before the last renewal was sent. A renewal counts only
+//! if the database still has all leases that it granted: after a failover some may be missing. If this process is
+//! suspended and misses its deadline, the sentinel process kills its servers. Not used with SQLite, which allows one
+//! gateway only.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,91 +28,93 @@ use tokio_util::sync::CancellationToken;
 
 use crate::locks::Locks;
 
-/// Renewals in the time of a lease.
-const RENEWALS: u32 = 3;
-/// From one look at what others changed to the next, unless a hint comes before.
-const LOOK: Duration = Duration::from_secs(1);
-/// The file in the data directory that names the last membership: whoever has the directory next ends it.
-const FILE: &str = "replica";
-/// From one time that old changes are forgotten to the next.
-const PRUNE: Duration = Duration::from_secs(600);
-/// Seconds that the clock of a machine may be away from the database's before that is told.
+/// Renewals per lease period.
+const RENEWALS_PER_LEASE: u32 = 3;
+/// Interval between polls for changes made by other replicas. A notification triggers one earlier.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The file in the data directory with the id of the last membership. The next gateway on this directory ends that
+/// membership.
+const MEMBERSHIP_FILE: &str = "replica";
+/// Interval between removals of old change records.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+/// Clock skew against the database, in seconds, above which a warning is logged.
 const MAX_SKEW_SECONDS: u64 = 5;
-/// The lease of whoever removes what is too old.
+/// The lease for removing expired data.
 pub(crate) const SWEEP: &str = "sweep";
-/// The lease of whoever makes servers of resources of Kubernetes.
+/// The lease for handling Kubernetes resources.
 pub(crate) const RESOURCES: &str = "kubernetes";
 
 pub(crate) struct Replica {
     store: Store,
-    /// For renewals: no lease is lost because others use all connections.
+    /// A separate connection for renewals, so that a full connection pool never costs a lease.
     own: Store,
     lease: Duration,
     member: Mutex<Arc<Member>>,
-    /// How often it was lost.
+    /// Number of times this replica has lost its membership.
     losses: AtomicU64,
-    /// The replicas that there were at its last look, and the fences of what they held.
+    /// The replicas and the fencing tokens of all leases at the last check.
     seen: Mutex<(Vec<String>, Vec<i64>)>,
-    /// How often that was something else than before.
+    /// Counts changes of `seen`.
     turns: AtomicU64,
     end_all_at: EndAllAt,
-    /// Whoever has a lease's lock takes the lease, or gives it back: no answer to one of these comes after the question of another.
+    /// Guards taking and releasing a lease, by name: the response to one request never arrives after the next request
+    /// was sent.
     locks: Locks,
     file: PathBuf,
-    /// Where other replicas reach it.
+    /// The address at which other replicas reach this one.
     address: String,
     /// Seconds by which the database's clock was ahead of this machine's at the last renewal.
     clock: AtomicI64,
 }
 
-/// Has the sentinel kill all that runs then, in nanoseconds of the monotonic clock; `None`: never.
+/// Schedules the sentinel to kill all servers, in nanoseconds of the monotonic clock; `None`: never.
 type EndAllAt = Box<dyn Fn(Option<u64>) + Send + Sync>;
 
 /// Why this replica does not have a lease.
 pub(crate) enum NotTaken {
-    /// That replica has it.
+    /// Another replica has it.
     By(Box<ReplicaRow>),
-    /// Nobody, or the database does not say.
+    /// No replica has it, or the database does not respond.
     No(String),
 }
 
 /// One membership.
 struct Member {
     id: String,
-    /// What it holds is not its own any more.
+    /// Cancelled when its leases are lost.
     lost: CancellationToken,
     until: Mutex<Until>,
     leases: Mutex<Leases>,
 }
 
-/// Names of leases, with their fences.
+/// Fencing tokens by lease name.
 type Fences = HashMap<String, i64>;
 
 /// The leases of one membership.
 #[derive(Default)]
 struct Leases {
     held: Fences,
-    /// Given back, and the database has not confirmed it: it may have them still, or not. None of these is held, and none is taken before that is
-    /// known, for it would be the same lease with the same fence.
+    /// Released, but not yet confirmed by the database, which may still have them. They are not held. None can be taken
+    /// again before the release is confirmed: it would be the same lease with the same fencing token.
     leaving: Fences,
 }
 
 impl Leases {
-    /// Begins to give a lease back; its fence, if it is held.
+    /// Begins to release a lease. Returns its fencing token if it is held.
     fn leave(&mut self, name: &str) -> Option<i64> {
         let (name, fence) = self.held.remove_entry(name)?;
         self.leaving.insert(name, fence);
         Some(fence)
     }
 
-    /// The database does not have this lease any more.
+    /// Records that the database has removed this lease.
     fn left(&mut self, name: &str, fence: i64) {
         if self.leaving.get(name) == Some(&fence) {
             self.leaving.remove(name);
         }
     }
 
-    /// Whether the database, which has these, lacks one that was held before it was asked, and is held still.
+    /// Returns true if the database (`has`) lacks a lease that was held before the query (`before`) and still is.
     fn are_lacking(&self, before: &Fences, has: &Fences) -> bool {
         let is_lacking = |(name, fence): (&String, &i64)| {
             self.held.get(name) == Some(fence) && has.get(name) != Some(fence)
@@ -119,17 +123,17 @@ impl Leases {
     }
 }
 
-/// How long it may go on by its last renewal.
+/// The deadlines that follow from the last renewal.
 #[derive(Clone, Copy)]
 struct Until {
-    /// When it has to stop what it holds leases for.
+    /// When the work under its leases must stop.
     stop: Instant,
-    /// When that is killed, in nanoseconds of the monotonic clock.
+    /// When the sentinel kills it, in nanoseconds of the monotonic clock.
     kill: u64,
 }
 
 impl Until {
-    /// By a renewal that is sent now.
+    /// The deadlines of a renewal that is sent now.
     fn of(lease: Duration) -> Self {
         let nanos = u64::try_from((lease * 9 / 10).as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -140,12 +144,12 @@ impl Until {
 }
 
 impl Replica {
-    /// Joins the replicas of this database; `None` if one gateway has it for itself. Whoever calls this holds the lock
-    /// of the data directory: the gateway that had it before is dead, and not waited for. `end_all_at` has the sentinel kill all that runs at a
-    /// time, in nanoseconds of the monotonic clock, or never.
+    /// Joins the replicas of this database; `None` if the database allows one gateway only. The caller holds the lock
+    /// of the data directory, so an earlier gateway on it is dead and its membership can be removed immediately.
+    /// `end_all_at` schedules the sentinel.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn join(
         store: &Store,
         lease: Duration,
@@ -157,7 +161,7 @@ impl Replica {
             return Ok(None);
         }
         let own = store.apart();
-        let file = data_dir.join(FILE);
+        let file = data_dir.join(MEMBERSHIP_FILE);
         if let Ok(before) = fs::read_to_string(&file) {
             store.replica_remove(before.trim()).await?;
         }
@@ -182,7 +186,7 @@ impl Replica {
         self.member.lock().clone()
     }
 
-    /// The id of its membership.
+    /// The id of the current membership.
     pub(crate) fn id(&self) -> String {
         self.member().id.clone()
     }
@@ -191,27 +195,27 @@ impl Replica {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Another number whenever a replica came or went, or a lease got another holder.
+    /// A counter that changes when a replica joins or leaves, or a lease gets another holder.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// All replicas that are there.
+    /// All current replicas.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn list(&self) -> store::Result<Vec<ReplicaRow>> {
         self.store.replica_list().await
     }
 
-    /// How many replicas there are (`None`: the database does not say), and leases that this one holds.
+    /// The number of replicas (`None`: the database does not respond), and of leases that this one holds.
     pub(crate) async fn counts(&self) -> (Option<u64>, u64) {
         let replicas = self.store.replica_list().await.ok();
         let held = self.member().leases.lock().held.len();
         (replicas.map(|all| all.len() as u64), held as u64)
     }
 
-    /// Stays a member, and removes those that are lost, for ever.
+    /// Renews the membership and removes lost replicas, in a loop.
     pub(crate) async fn follow(&self) {
         let mut pruned: Option<Instant> = None;
         let mut away = false;
@@ -221,7 +225,8 @@ impl Replica {
             let began = Instant::now();
             let renewed = match member.lost.is_cancelled() {
                 true => {
-                    // What ran under a lease is dead. What needs none is started again, and may live.
+                    // Servers that ran under a lease are dead. Those without one are started again and must not be
+                    // killed.
                     if stop.elapsed() > self.lease / 4 {
                         (self.end_all_at)(None);
                     }
@@ -230,7 +235,7 @@ impl Replica {
                 false => match tokio::time::timeout_at(stop, self.renew(&member)).await {
                     Ok(renewed) => renewed,
                     Err(_) => {
-                        self.lose(&member, "the database did not hear of it in time");
+                        self.lose(&member, "its heartbeat did not reach the database in time");
                         continue;
                     }
                 },
@@ -238,11 +243,11 @@ impl Replica {
             if let Err(error) = &renewed
                 && !away
             {
-                tracing::warn!("this replica is not renewed: {error}");
+                tracing::warn!("cannot renew the membership of this replica: {error}");
             }
             away = renewed.is_err();
             if !away {
-                // A slow database keeps it from the next renewal no longer than this.
+                // Limited, so that a slow database does not delay the next renewal.
                 let by = began + self.lease / 2;
                 let keeping = async {
                     self.give_back_again().await;
@@ -250,18 +255,19 @@ impl Replica {
                 };
                 let kept = tokio::time::timeout_at(by, keeping).await;
                 if let Ok(Err(error)) = kept {
-                    tracing::debug!("not all was seen to: {error}");
+                    tracing::debug!("not all housekeeping was done: {error}");
                 }
             }
-            // Whoever else is there need not do the same.
-            if !away && self.holds(SWEEP) && pruned.is_none_or(|at| at.elapsed() > PRUNE) {
+            // Only one replica needs to do this.
+            if !away && self.holds(SWEEP) && pruned.is_none_or(|at| at.elapsed() > PRUNE_INTERVAL) {
                 pruned = self.store.change_prune().await.is_ok().then(Instant::now);
             }
-            // Soon again while the database is away. A slow one is asked as often as a quick one.
+            // Retry sooner while the database is unavailable. A slow database is not queried more often than a fast
+            // one.
             let stop = self.member().until.lock().stop;
             let next = match away {
                 true => Instant::now() + self.lease / 10,
-                false => began + self.lease / RENEWALS,
+                false => began + self.lease / RENEWALS_PER_LEASE,
             };
             tokio::time::sleep_until(if member.lost.is_cancelled() {
                 next
@@ -277,10 +283,10 @@ impl Replica {
         let held = member.leases.lock().held.clone();
         let renewed = self.own.replica_renew(&member.id, self.lease).await?;
         let Some(has) = renewed else {
-            self.lose(member, "it was taken for lost");
+            self.lose(member, "the other replicas considered it lost");
             return self.rejoin().await;
         };
-        // What was given back meanwhile does not matter, even if it was taken again.
+        // Leases released in the meantime do not matter, even if they were taken again.
         let lacks = member.leases.lock().are_lacking(&held, &has);
         if lacks {
             self.lose(member, "the database lacks a lease that it gave");
@@ -292,12 +298,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Notices failovers and who is lost, who is there, and what they hold.
+    /// Detects failovers, removes lost replicas, and updates the known replicas and leases.
     async fn keep_house(&self) -> store::Result<()> {
         if self.store.timeline_is_new().await? {
             let time = self.lease.as_secs();
             tracing::warn!(
-                "the database goes on from a standby or a backup, and may lack what was written last: leases that are free are given in {time} s"
+                "the database was restored from a standby or a backup and may lack the latest writes: free leases are granted in {time} s"
             );
             self.store.timeline_begin().await?;
         }
@@ -318,7 +324,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Tells once when the clock of this machine is far from the database's.
+    /// Logs once when the clock of this machine differs too much from the database's.
     fn note_clock(&self) {
         let ahead = clock::ahead();
         let seconds = (ahead + ahead.signum() * 500_000) / 1_000_000;
@@ -329,7 +335,7 @@ impl Replica {
             > MAX_SKEW_SECONDS
         {
             tracing::warn!(
-                "the clock of this machine is {} s {} the database's, which is gone by",
+                "the clock of this machine is {} s {} the database's, which is used instead",
                 seconds.abs(),
                 if seconds > 0 { "behind" } else { "ahead of" }
             );
@@ -343,7 +349,7 @@ impl Replica {
         self.losses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             id = member.id,
-            "this replica is lost: {why}; it stops what it holds leases for"
+            "this replica is lost: {why}; it stops the work under its leases"
         );
         member.lost.cancel();
     }
@@ -357,9 +363,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Tells the sentinel when what runs here has to be gone, if anything runs under a lease.
+    /// Schedules the sentinel to kill the servers at the deadline, if any run under a lease.
     fn warn_sentinel(&self, member: &Arc<Member>) {
-        // Locked until it is told: what was known earlier is told earlier. A membership that is over has nothing to tell.
+        // Locked until the sentinel is scheduled, so that deadlines are passed on in order. A membership that is over
+        // is ignored.
         let current = self.member.lock();
         if !Arc::ptr_eq(&current, member) {
             return;
@@ -371,13 +378,14 @@ impl Replica {
         (self.end_all_at)(runs.then_some(kill));
     }
 
-    /// Takes a lease, or has it already: its fence, and a token that is cancelled when it is lost.
+    /// Takes a lease, or returns it if it is held already: its fencing token, and a token that is cancelled when the
+    /// lease is lost.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it was not taken.
     pub(crate) async fn take(&self, name: &str) -> Result<(i64, CancellationToken), NotTaken> {
         let member = self.member();
-        // It may have been stopped, and not have noticed that it is lost.
+        // The process may have been suspended, and not have noticed that it is lost.
         if member.lost.is_cancelled() || member.until.lock().stop <= Instant::now() {
             let why = "this replica cannot reach the database";
             return Err(NotTaken::No(why.to_owned()));
@@ -404,32 +412,32 @@ impl Replica {
         Ok((fence, member.lost.clone()))
     }
 
-    /// Whether it has a lease, as far as it knows.
+    /// Returns true if this replica holds the lease, as far as it knows.
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.member().leases.lock().held.contains_key(name)
     }
 
-    /// The fences of all leases that are held.
+    /// The fencing tokens of all leases.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn fences(&self) -> store::Result<BTreeSet<i64>> {
         let leases = self.store.lease_list().await?;
         Ok(leases.iter().map(|lease| lease.fence).collect())
     }
 
-    /// Agrees with the others on the heir of sessions: this replica, unless another one that is not `from` is it already. Nothing is
-    /// stopped when that is lost. `None`: the database does not say.
+    /// Agrees with the other replicas on the heir of sessions: this replica, unless another one except `from` is it
+    /// already. Losing this lease stops nothing. `None`: the database does not respond.
     pub(crate) async fn heir(&self, sessions: &str, from: Option<&str>) -> Option<String> {
         let name = format!("sessions:{sessions}");
         let agreed = self.store.lease_agree(&name, &self.id(), from).await;
         agreed.ok().flatten()
     }
 
-    /// The replica that has a lease, if that is another one.
+    /// The other replica that holds a lease, if any.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn holder(&self, name: &str) -> store::Result<Option<ReplicaRow>> {
         let leases = self.store.lease_list().await?;
         let Some(lease) = leases.into_iter().find(|lease| lease.name == name) else {
@@ -440,11 +448,11 @@ impl Replica {
         Ok(others.find(|row| row.id == lease.holder))
     }
 
-    /// Who has a lease that this replica does not get.
+    /// The reason why this replica did not get a lease.
     async fn held_elsewhere(&self, name: &str) -> store::Result<NotTaken> {
         let leases = self.store.lease_list().await?;
         let Some(lease) = leases.into_iter().find(|lease| lease.name == name) else {
-            let why = "its lease is about to be given; after a failover of the database that takes the time of a lease";
+            let why = "its lease is not free yet; after a failover of the database this takes one lease period";
             return Ok(NotTaken::No(why.to_owned()));
         };
         let replicas = self.store.replica_list().await?;
@@ -455,28 +463,29 @@ impl Replica {
         })
     }
 
-    /// Gives a lease back, if it has it. If the database does not confirm that, it is given back again after the next renewal.
+    /// Releases a lease, if it is held. If the database does not confirm that, the release is repeated after the next
+    /// renewal.
     pub(crate) async fn give_back(&self, name: &str) {
         let member = self.member();
-        // First, or it would be missed when the next renewal looks for it.
+        // First, or the next renewal would report it as missing.
         let Some(fence) = member.leases.lock().leave(name) else {
             return;
         };
         self.warn_sentinel(&member);
         let _one_at_a_time = self.locks.of(name).lock().await;
         if let Err(error) = self.release(&member, name, fence).await {
-            tracing::warn!(lease = name, "a lease is not given back yet: {error}");
+            tracing::warn!(lease = name, "cannot release a lease yet: {error}");
         }
     }
 
-    /// Gives back what the database did not confirm before.
+    /// Repeats releases that the database did not confirm.
     async fn give_back_again(&self) {
         let member = self.member();
         let leaving = member.leases.lock().leaving.clone();
         for (name, fence) in leaving {
             let _one_at_a_time = self.locks.of(&*name).lock().await;
             if let Err(error) = self.release(&member, &name, fence).await {
-                tracing::debug!(lease = name, "a lease is not given back yet: {error}");
+                tracing::debug!(lease = name, "cannot release a lease yet: {error}");
                 return;
             }
         }
@@ -488,7 +497,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Tells of what was changed, for ever, with what of it was not taken in before: of all at the beginning.
+    /// Passes changed topics to `take_in`, in a loop, together with those that failed before. Starts with all topics.
     pub(crate) async fn changes(&self, take_in: impl AsyncFn(BTreeSet<Topic>) -> BTreeSet<Topic>) {
         let mut sight = Sight::default();
         let mut changed = BTreeSet::new();
@@ -509,17 +518,17 @@ impl Replica {
                     None => std::future::pending().await,
                 }
             };
-            if let Ok(Err(_)) = tokio::time::timeout(LOOK, hinted).await {
+            if let Ok(Err(_)) = tokio::time::timeout(POLL_INTERVAL, hinted).await {
                 hints = None;
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
     }
 
-    /// Gives up what it holds, for it stops.
+    /// Ends the membership, on shutdown.
     pub(crate) async fn leave(&self) {
         if let Err(error) = self.store.replica_remove(&self.id()).await {
-            tracing::warn!("this replica stays in the list until it expires: {error}");
+            tracing::warn!("this replica remains in the list until its lease expires: {error}");
         }
     }
 }
@@ -541,7 +550,7 @@ async fn add(
     store.replica_add(replica, lease).await?;
     if let Err(error) = fs::write(file, &id) {
         tracing::warn!(
-            "after a crash of this gateway its servers wait for its lease: cannot write {}: {error}",
+            "cannot write {}: after a crash of this gateway its servers will wait until its lease expires: {error}",
             file.display()
         );
     }
@@ -568,7 +577,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(60);
     const NAME: &str = "server:x";
 
-    /// What the sentinel was told, in this order: whether there is a time.
+    /// The calls to the sentinel, in order: true if a time was set.
     type Told = Arc<Mutex<Vec<bool>>>;
 
     async fn replica(database: &Database, dir: &Path) -> (Arc<Replica>, Told) {
@@ -599,7 +608,7 @@ mod tests {
         let other = replica.take("server:y").await.ok().expect("it is free").0;
         let fence = take(&replica).await.expect("it is free");
 
-        // The database refuses, or so it looks.
+        // The database refuses, or appears to.
         database
             .run(
                 "CREATE FUNCTION kb.no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
@@ -611,7 +620,7 @@ mod tests {
         assert_eq!(take(&replica).await, None, "it may be on its way");
         renew(&replica).await;
 
-        // It arrived after all, and nothing is lost by that.
+        // It arrived after all, and nothing is lost.
         database.run("DROP TRIGGER no ON kb.toolwharf_leases; DELETE FROM kb.toolwharf_leases WHERE name = 'server:x'").await;
         renew(&replica).await;
         assert_eq!(replica.losses(), 0);
@@ -656,7 +665,7 @@ mod tests {
         assert!(!leases.are_lacking(&of(1), &Fences::new()));
         assert!(!leases.are_lacking(&of(2), &of(2)));
         assert!(leases.are_lacking(&of(2), &Fences::new()));
-        // A release that is confirmed late ends nothing but the lease that it was for.
+        // A late confirmation affects only the lease that it was for.
         assert_eq!(leases.leave(NAME), Some(2));
         assert!(!leases.are_lacking(&of(2), &Fences::new()));
         leases.left(NAME, 1);

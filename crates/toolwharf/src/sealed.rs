@@ -1,20 +1,21 @@
-//! Texts that leave the process, or its memory, and come back: sealed with the key of the installation, as base64.
+//! Encryption of texts that leave the process or its memory and come back: with the installation's key, encoded as
+//! base64.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use engine::secrets::{DataKey, Sealed};
 use zeroize::Zeroizing;
 
-/// Bytes of what is sealed that differ from seal to seal.
+/// Bytes of the nonce, which differs for each encryption.
 pub(crate) const NONCE_BYTES: usize = 24;
 
-/// Seals a text for a place: the nonce, then what is sealed.
+/// Encrypts a text for a place. The result is the nonce, followed by the ciphertext.
 pub(crate) fn sealed_text(key: &DataKey, place: &[&str], text: &str) -> String {
     let Sealed { mut nonce, sealed } = key.seal_login(place, text);
     nonce.extend(sealed);
     URL_SAFE_NO_PAD.encode(nonce)
 }
 
-/// The text that was sealed for this place, and its nonce; `None` if it was not, or not with this key.
+/// Decrypts a text; also returns its nonce. `None` if it was encrypted for another place or with another key.
 pub(crate) fn opened_text(
     key: &DataKey,
     place: &[&str],

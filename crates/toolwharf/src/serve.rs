@@ -1,4 +1,4 @@
-//! `serve`: the gateway at work.
+//! The command `serve`: runs the gateway.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -47,12 +47,13 @@ use crate::{
     webhook,
 };
 
-/// What clients have to take the last event of a chat that was cut.
-const LAST_EVENTS: Duration = Duration::from_secs(2);
-/// From the signal to stop to the last `SIGKILL` (H11): half a minute in all, with a second for what is to be written down.
-pub(crate) const STOPPING: Duration = Duration::from_secs(29);
-/// What of that is the servers', whatever calls and turns there are.
-const LEAST_GRACE: Duration = Duration::from_secs(10);
+/// Time for clients to receive the last event of a chat that was stopped.
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time from the stop signal to the last `SIGKILL` (H11): half a minute in total, with one second left for writing
+/// data.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(29);
+/// The part of that reserved for stopping servers, even if calls and turns are still running.
+const MIN_GRACE: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -175,7 +176,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     logins.listen(settings.public_url.as_deref().unwrap_or(&url), tickets);
     if !address.ip().is_loopback() && settings.public_url.is_none() && !settings.oidc.is_empty() {
         tracing::warn!(
-            "clients are told to sign in for {url}: set `public_url` to the address that they use"
+            "clients will sign in for {url}: set `public_url` to the address that they use"
         );
     }
     eprintln!("toolwharf is at {url}/mcp");
@@ -241,7 +242,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     .merge(signin::router(&front))
     .merge(logins::router(logins.clone(), projects.clone(), identify));
     let other = Site::new(rest, more);
-    let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
+    let drain = config.settings.limits.drain.min(STOP_TIMEOUT - MIN_GRACE);
     // Requests wait until the servers are declared. Otherwise they would fail because a server is unknown.
     let declared = CancellationToken::new();
     let serving = async {
@@ -249,7 +250,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         let whom = For::Clients(other.clone());
         gateway::serve(listener, front.clone(), whom, over.clone(), drain).await
     };
-    // Open for longer than that for clients: other replicas have what runs here until it is theirs.
+    // Stays open longer than the clients' listener: other replicas use the servers here until they have taken them
+    // over.
     let closed_inside = CancellationToken::new();
     let serving_inside = inside.map(|inside| {
         let (front, over) = (front.clone(), closed_inside.clone());
@@ -268,7 +270,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
     };
     let working = async {
-        // It may take longer than a lease, which is to be renewed meanwhile.
+        // Starting may take longer than a lease, which must be renewed meanwhile.
         tokio::select! {
             started = async {
                 hosting.reload().await?;
@@ -312,7 +314,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             Ok(())
         }
     };
-    let by = Instant::now() + STOPPING;
+    let by = Instant::now() + STOP_TIMEOUT;
     declared.cancel();
     front.stop(&over);
     agents.close();
@@ -321,17 +323,17 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let stopping = async {
         let connections = serving.await;
         if serving_inside.is_some() {
-            let until = (by - LEAST_GRACE).min(Instant::now() + drain);
+            let until = (by - MIN_GRACE).min(Instant::now() + drain);
             let _ = tokio::time::timeout_at(until, front.leave()).await;
         }
-        let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
+        let left = (by - MIN_GRACE).saturating_duration_since(Instant::now());
         if agents.stop(drain.min(left)).await > 0 {
             // Their last events are on the way to their clients.
-            let _ = tokio::time::timeout(LAST_EVENTS, connections.wait()).await;
+            let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, connections.wait()).await;
         }
         gateway.shutdown(by).await;
     };
-    // What ends in its own time keeps its lease until then.
+    // Servers that are still stopping keep their lease until they have exited.
     tokio::select! {
         () = stopping => {}
         () = follow(replica.as_deref()) => {}
@@ -350,7 +352,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     outcome
 }
 
-/// Stays one of several replicas, if it is one.
+/// Renews the membership, if there may be several replicas.
 async fn follow(replica: Option<&Replica>) {
     match replica {
         Some(replica) => replica.follow().await,
@@ -358,7 +360,7 @@ async fn follow(replica: Option<&Replica>) {
     }
 }
 
-/// Keeps the list of the other replicas, if there may be any.
+/// Keeps the list of other replicas, if there may be any.
 async fn follow_peers(peers: Option<&Peers>) {
     match peers {
         Some(peers) => peers.follow().await,
@@ -366,7 +368,7 @@ async fn follow_peers(peers: Option<&Peers>) {
     }
 }
 
-/// Makes servers of resources of Kubernetes, if the settings name any.
+/// Handles Kubernetes resources, if the settings name a namespace.
 #[cfg(feature = "kubernetes")]
 async fn follow_resources(hosting: &Hosting, projects: &Projects, replica: Option<&Replica>) {
     crate::kubernetes::follow(hosting, projects, replica).await;
@@ -388,7 +390,7 @@ async fn follow_resources(hosting: &Hosting, _: &Projects, _: Option<&Replica>) 
     std::future::pending().await
 }
 
-/// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.
+/// The connection limit, reduced so that an eighth of all file descriptors remains for servers, pipes and the database.
 fn most_connections(wanted: usize, files: Option<u64>) -> usize {
     let files = files.map_or(usize::MAX, |files| {
         usize::try_from(files).unwrap_or(usize::MAX)
@@ -403,7 +405,7 @@ async fn bind(wanted: &str) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// The address that a client on this machine can use.
+/// The address for clients on this machine.
 fn dialable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(v4) if v4.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
@@ -413,7 +415,7 @@ fn dialable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The addresses of this gateway that tokens may be for, the one to show first.
+/// The addresses of this gateway that tokens may name as audience, the one to show first.
 fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
     if let Some(url) = &settings.public_url {
         return vec![url.clone()];
@@ -426,7 +428,7 @@ fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
     bases
 }
 
-/// Waits for SIGTERM or SIGINT; says which.
+/// Waits for SIGTERM or SIGINT and returns its name.
 pub(crate) async fn ended() -> &'static str {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),

@@ -1,4 +1,4 @@
-//! What every long-running command does first: configuration, logs, data directory, gateway.
+//! The first steps of every long-running command: configuration, logs, data directory, gateway.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,56 +37,56 @@ use crate::{
     replica::{Replica, SWEEP},
 };
 
-/// The argument that makes this binary a sentinel.
+/// The argument that runs this binary as the sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
-/// Why a gateway starts no sandbox that does not hold the lock of its data directory.
-const NOT_OWNED: &str = "it is to run in a sandbox, and only `toolwharf serve` runs those: start that, and this is its client";
-/// The argument that makes this binary the first program in a sandbox.
+/// Why a gateway without the lock of its data directory starts no sandboxes.
+const NOT_OWNED: &str = "it needs a sandbox, and only `toolwharf serve` runs those: start that, and this process becomes its client";
+/// The argument that runs this binary as the first program in a sandbox.
 pub(crate) const SHIM: &str = "sandbox-shim";
-/// The file in the data directory that tells this installation from others.
+/// The file in the data directory with the id of this installation.
 const INSTALLATION_FILE: &str = "installation";
 /// The database in the data directory.
 const DATABASE_FILE: &str = "toolwharf.db";
-/// How often old records are looked for.
-const RETAIN: Duration = Duration::from_secs(60 * 60);
-/// The file in the data directory that holds the administrator's token.
+/// Interval between removals of old records.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// The file in the data directory with the administrator's token.
 pub(crate) const TOKEN_FILE: &str = "admin-token";
-/// Gives the administrator's token to gateways that share a database.
+/// Contains the administrator's token, for gateways that share a database.
 pub(crate) const ADMIN_TOKEN: &str = "TOOLWHARF_ADMIN_TOKEN";
-/// Gives the database instead of a file in the data directory.
+/// Contains the URL of a database to use instead of the file in the data directory.
 pub(crate) const DATABASE_URL: &str = "TOOLWHARF_DATABASE_URL";
-/// Fewest characters of it.
-const MIN_TOKEN: usize = 16;
+/// Minimum length of a token.
+const MIN_TOKEN_CHARS: usize = 16;
 
 pub(crate) fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Reads the configuration; warnings go to stderr.
+/// Reads the configuration.
 pub(crate) fn load(named: &[PathBuf]) -> anyhow::Result<(Sources, Config)> {
     let sources = Sources::locate(named, &env)?;
     let config = Config::load(&sources, &env)
-        .map_err(|errors| anyhow::anyhow!("the configuration is not usable\n{errors}"))?;
+        .map_err(|errors| anyhow::anyhow!("the configuration is invalid\n{errors}"))?;
     Ok((sources, config))
 }
 
-/// Only the settings: they are found where the servers are wrong as well.
+/// Reads only the settings, which works even if the servers are invalid.
 pub(crate) fn settings(sources: &Sources) -> anyhow::Result<Settings> {
     let only = Sources {
         servers: Vec::new(),
         ..sources.clone()
     };
     let config = Config::load(&only, &env)
-        .map_err(|errors| anyhow::anyhow!("the configuration is not usable\n{errors}"))?;
+        .map_err(|errors| anyhow::anyhow!("the configuration is invalid\n{errors}"))?;
     Ok(config.settings)
 }
 
-/// The data directory, made if it is not there, for this user alone. Its path is absolute, since sandboxes and
-/// containers are told of it who work elsewhere.
+/// Opens the data directory, creating it for this user alone if it does not exist. Its path is absolute, since it is
+/// passed to sandboxes and containers with other working directories.
 pub(crate) fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
     let dir = data_dir(settings, &env)?;
     let dir = std::path::absolute(&dir)
-        .with_context(|| format!("cannot tell where {} is", dir.display()))?;
+        .with_context(|| format!("cannot make the path {} absolute", dir.display()))?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -95,23 +95,26 @@ pub(crate) fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// The administrator's token: that of [`ADMIN_TOKEN`], else that of the file; and whether it was made just now.
+/// The administrator's token, from [`ADMIN_TOKEN`] or else from the file. The second value is true if it was created
+/// now.
 pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     let path = dir.join(TOKEN_FILE);
     if let Some(token) = env(ADMIN_TOKEN).filter(|token| !token.trim().is_empty()) {
         let token = token.trim();
-        if token.len() < MIN_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if token.len() < MIN_TOKEN_CHARS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!(
-                "{ADMIN_TOKEN} is no token: give at least {MIN_TOKEN} letters, digits and signs, such as `twh_` and the \
+                "{ADMIN_TOKEN} is not a token: use at least {MIN_TOKEN_CHARS} letters, digits and signs, such as `twh_` and the \
                  output of `openssl rand -hex 24`"
             );
         }
         return Ok((token.into(), false));
     }
     match fs::read_to_string(&path) {
-        Ok(token) if token.trim().len() >= MIN_TOKEN => return Ok((token.trim().into(), false)),
+        Ok(token) if token.trim().len() >= MIN_TOKEN_CHARS => {
+            return Ok((token.trim().into(), false));
+        }
         Ok(_) => bail!(
-            "{} holds no token; remove it, and a new one is made",
+            "{} contains no token; remove it to have a new one created",
             path.display()
         ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -126,7 +129,7 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
         .open(&path);
     let mut file = match written {
         Ok(file) => file,
-        // Somebody else was first: theirs is the token.
+        // Another process was first, and its token is used.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let token = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
@@ -140,14 +143,14 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     Ok((format!("twh_{token}").into(), true))
 }
 
-/// Puts the token into the file, where the commands look for it, in one step.
+/// Atomically writes the token to the file from which commands read it.
 pub(crate) fn keep_token(dir: &Path, token: &str) -> anyhow::Result<()> {
     let path = dir.join(TOKEN_FILE);
     if fs::read_to_string(&path).is_ok_and(|known| known.trim() == token) {
         return Ok(());
     }
     let written = || {
-        // Readable by this user only, as `tempfile` makes them.
+        // Readable by this user only, as created by `tempfile`.
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         writeln!(file, "{token}")?;
         file.persist(&path).map(drop).map_err(|error| error.error)
@@ -155,7 +158,7 @@ pub(crate) fn keep_token(dir: &Path, token: &str) -> anyhow::Result<()> {
     written().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where the administrator's token is from.
+/// The origin of the administrator's token.
 pub(crate) fn token_place(dir: &Path) -> String {
     match env(ADMIN_TOKEN).filter(|token| !token.trim().is_empty()) {
         Some(_) => ADMIN_TOKEN.to_owned(),
@@ -163,10 +166,10 @@ pub(crate) fn token_place(dir: &Path) -> String {
     }
 }
 
-/// What the command line says; stronger than the settings.
+/// Command line options that take precedence over the settings.
 #[derive(Clone, Default, clap::Args)]
 pub(crate) struct CliOverrides {
-    /// Where state is kept, as all verbs take it.
+    /// The data directory. All commands have this option.
     #[arg(skip)]
     pub(crate) data_dir: Option<PathBuf>,
     /// The database instead of a file in the data directory: postgres://user:password@host/database.
@@ -180,7 +183,7 @@ pub(crate) struct CliOverrides {
 }
 
 impl CliOverrides {
-    /// The keys of settings that it goes before.
+    /// The keys of settings that are overridden.
     pub(crate) fn overruled(&self) -> Vec<&'static str> {
         let data_dir = self.data_dir.as_ref().map(|_| "data_dir");
         let database_url = self.database_url.as_ref().map(|_| "database_url");
@@ -197,7 +200,7 @@ impl CliOverrides {
     }
 }
 
-/// The database: the one that is named, else a file in the data directory.
+/// The configured database, or else a file in the data directory.
 pub(crate) fn location(settings: &Settings, data_dir: &Path) -> Location {
     match &settings.database_url {
         Some(url) => Location::Postgres(url.clone()),
@@ -205,25 +208,24 @@ pub(crate) fn location(settings: &Settings, data_dir: &Path) -> Location {
     }
 }
 
-/// Opens the database.
 pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
     Ok(Store::open(&location(settings, data_dir)).await?)
 }
 
-/// Closes what an earlier gateway left open: records of calls, and runs of agents. Only for whoever holds the lock of
-/// the data directory: what another gateway has open is not left behind.
+/// Closes call records and agent runs that an earlier gateway left open. The caller must hold the lock of the data
+/// directory: otherwise another gateway may still be working on them.
 ///
-/// Nor is what another replica has open: they are closed by whoever starts alone.
+/// Does nothing if other replicas run, for the same reason.
 pub(crate) async fn close_open(store: &Store) -> anyhow::Result<()> {
     if store.replica_list().await?.len() > 1 {
         return Ok(());
     }
-    let why = "the product ended before it was answered";
+    let why = "the gateway stopped before it was answered";
     let calls = store.calls_close_open(store::now(), why).await?;
     if calls > 0 {
-        tracing::warn!(calls, "what became of calls of an earlier run is unknown");
+        tracing::warn!(calls, "the outcome of calls of an earlier run is unknown");
     }
-    let why = "the product ended before the turn had";
+    let why = "the gateway stopped before the turn ended";
     let runs = store.run_interrupt_open(store::now(), why).await?;
     if runs > 0 {
         tracing::warn!(runs, "turns of agents were interrupted");
@@ -247,7 +249,7 @@ pub(crate) fn declared_projects(config: &Config) -> Vec<ProjectId> {
     all
 }
 
-/// What earlier runs knew of the configuration's servers.
+/// The stored tools of the configuration's servers.
 pub(crate) async fn remembered(
     store: &Store,
     config: &Config,
@@ -264,20 +266,21 @@ pub(crate) async fn remembered(
     ))
 }
 
-/// The place of a gateway among gateways. `is_child`: a client may have started it, so that it is told who is above it.
+/// The position of this gateway in a chain of gateways. `is_child`: a client may have started it, so the environment
+/// may name the gateways above.
 pub(crate) fn chain(data_dir: &Path, is_child: bool) -> anyhow::Result<Chain> {
     let above = env(chain::VARIABLE).filter(|_| is_child);
     Ok(Chain::new(&installation(data_dir)?, above.as_deref()))
 }
 
-/// What launches processes here.
+/// Creates the process spawner, with its sentinel.
 pub(crate) fn spawner() -> anyhow::Result<Spawner> {
     let sentinel = SentinelCommand::this_binary([SENTINEL]);
     Spawner::new(sentinel).context("cannot start the helper that cleans up after a crash")
 }
 
-/// Toolwharf's own files, which no sandbox shows: the data directory, the usual configuration directory, and the files that were
-/// named.
+/// Toolwharf's own files, which are hidden from all sandboxes: the data directory, the default configuration directory,
+/// and the named files.
 pub(crate) fn own_files(sources: &Sources, data_dir: &Path) -> sandbox::Own {
     let named = sources.files().map(Path::to_owned);
     let usual = config::config_dir(&env);
@@ -287,8 +290,8 @@ pub(crate) fn own_files(sources: &Sources, data_dir: &Path) -> sandbox::Own {
     own.with_packages(&data_dir.join("bundles"))
 }
 
-/// A gateway that has no servers yet, and the projects of the store for it. `own` are the files that no
-/// sandbox shows; `None`: another process holds the lock of the data directory, and this one runs no sandboxes.
+/// Creates a gateway without servers, and the projects of the store. `own`: the files hidden from sandboxes; `None`:
+/// another process holds the lock of the data directory, and this gateway runs no sandboxes.
 pub(crate) async fn gateway(
     settings: Settings,
     data_dir: &Path,
@@ -331,7 +334,7 @@ pub(crate) async fn gateway(
     Ok((gateway, projects, logins))
 }
 
-/// What can run servers here; whether it works is found out when one is to run.
+/// The available runtimes. Each is only tried out when it is needed.
 fn runtimes(
     settings: &Settings,
     data_dir: &Path,
@@ -445,7 +448,7 @@ fn runtimes(
     Ok(Runtimes::new(host, all, hosting.providers.clone()).with_packages(packages))
 }
 
-/// What tells this installation from others on the same host; made at the first run.
+/// The id that distinguishes this installation from others on the same host. Created by the first run.
 pub(crate) fn installation(data_dir: &Path) -> anyhow::Result<String> {
     let path = data_dir.join(INSTALLATION_FILE);
     let known = |text: &str| {
@@ -462,10 +465,9 @@ pub(crate) fn installation(data_dir: &Path) -> anyhow::Result<String> {
     Ok(id)
 }
 
-/// Forgets records that are older than the settings want them, now and then, for ever.
-/// Of several replicas one does.
+/// Removes records older than the retention time, in a loop. Only one of several replicas does this.
 pub(crate) async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Replica>) {
-    let mut tick = tokio::time::interval(RETAIN);
+    let mut tick = tokio::time::interval(RETENTION_INTERVAL);
     loop {
         tick.tick().await;
         if let Some(replica) = replica
@@ -478,22 +480,22 @@ pub(crate) async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Re
         };
         let before = store::now() - age;
         if let Err(error) = prune(store, before).await {
-            tracing::warn!("records that are too old stay for now: {error}");
+            tracing::warn!("cannot remove old records: {error}");
         }
     }
 }
 
-/// Forgets what is older, a little at a time.
+/// Removes older records in small steps.
 async fn prune(store: &Store, before: store::Time) -> store::Result<()> {
     loop {
-        // A run is kept as long as one of its calls is.
+        // A run is kept as long as one of its calls.
         let calls = store.calls_prune(before).await?;
         let runs = store.run_prune(before).await?;
         let events = store.events_prune(before).await?;
         if calls + runs + events == 0 {
             return Ok(());
         }
-        tracing::info!(calls, runs, events, "forgot records that are too old");
+        tracing::info!(calls, runs, events, "removed old records");
     }
 }
 

@@ -1,9 +1,9 @@
 //! `stdio`: MCP on standard input and output.
 //!
-//! Where a gateway runs on the data directory, this process is its client ([`bridge`]): it starts no server and keeps
-//! no record. Where none runs, or if told to be `--standalone`, it is a gateway of its own. Such a one never takes the
-//! lock of the data directory, starts no hosted server, and leaves alone what another gateway may still need:
-//! sandboxes, containers, records of calls that are open.
+//! If a gateway runs on the data directory, this process is its client ([`bridge`]): it starts no servers and writes no
+//! audit records. If none runs, or with `--standalone`, this process is a separate gateway. Such a gateway never takes
+//! the lock of the data directory, starts no hosted servers, and leaves alone what another gateway may still need:
+//! sandboxes, containers, audit records of open calls.
 
 mod bridge;
 mod link;
@@ -31,12 +31,12 @@ use crate::{
     itself::Itself,
     live::{Live, warn_of},
     logs,
-    serve::{STOPPING, ended},
+    serve::{STOP_TIMEOUT, ended},
     startup::{self, CliOverrides, TOKEN_FILE},
 };
 
-/// To somebody whose client was disconnected.
-const NO_KEY: &str = "NAME has no living key here: run `toolwharf connect NAME`";
+/// Error for a client that was disconnected with `toolwharf disconnect`.
+const NO_KEY: &str = "NAME has no valid key here: run `toolwharf connect NAME`";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -48,10 +48,10 @@ pub(crate) struct Args {
     /// Only this server, with unprefixed names.
     #[arg(long)]
     server: Option<ServerName>,
-    /// The client that starts this, as `toolwharf connect` writes it: its calls go by its own key.
+    /// The client that starts this, as written by `toolwharf connect`. Its calls use its own key.
     #[arg(long, value_parser = connected)]
     client: Option<&'static Client>,
-    /// Run a separate gateway with instances of its own, even if one runs on the data directory.
+    /// Run a separate gateway with separate instances, even if one runs on the data directory.
     #[arg(long)]
     standalone: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     runtime::process::raise_file_limit();
     let sources = Sources::locate(named, &startup::env)?;
-    // The servers may be wrong: it is the running gateway that knows what they are.
+    // The server entries may be invalid: only the running gateway knows its servers.
     let mut settings = startup::settings(&sources)?;
     args.overrides.overrule(&mut settings);
     logs::init(&settings);
@@ -80,7 +80,7 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
                 ..Scope::default()
             },
             max_message: settings.limits.max_body_bytes,
-            // What the gateway takes of a server, and the names that it gives to what is in it.
+            // The gateway accepts this much from a server, and adds names to it.
             max_answer: 2 * settings.limits.max_line_bytes,
         };
         if let Some(place) = finder.wait().await? {
@@ -90,12 +90,11 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     own(named, args, settings, data_dir, chain).await
 }
 
-/// The client of that name.
 fn connected(name: &str) -> Result<&'static Client, clients::Error> {
     Clients::find(name)
 }
 
-/// The owner of a client's key, as the record of calls names it.
+/// The owner of a client's key, as named in audit records.
 async fn identified(store: &Store, data_dir: &Path, client: &Client) -> anyhow::Result<Arc<str>> {
     let file = token_file(data_dir, client);
     let again = || NO_KEY.replace("NAME", client.name);
@@ -106,7 +105,7 @@ async fn identified(store: &Store, data_dir: &Path, client: &Client) -> anyhow::
     Ok(format!("key:{}", key.id).into())
 }
 
-/// Is a gateway of its own.
+/// Runs a separate gateway.
 async fn own(
     named: &[PathBuf],
     args: Args,
@@ -122,7 +121,7 @@ async fn own(
     let store = startup::open_store(&config.settings, &data_dir).await?;
     let refusal = chain.refusal();
     if let Some(why) = &refusal {
-        // It answers, so that whoever started it learns why; it starts nothing.
+        // It answers requests, so that the user of the client learns the reason, but starts no servers.
         tracing::error!("started without servers: {why}");
         config.servers.clear();
     }
@@ -154,8 +153,8 @@ async fn own(
     gateway.start(config.servers.clone(), remembered).await?;
     projects.admit(&scope).await?;
     if gateway.view(&scope).is_none() {
-        gateway.shutdown(Instant::now() + STOPPING).await;
-        bail!("there is no such project or server in the configuration");
+        gateway.shutdown(Instant::now() + STOP_TIMEOUT).await;
+        bail!("no such project or server in the configuration");
     }
     let live = Live::new(sources, gateway.clone(), projects, args.overrides, myself);
     tokio::select! {
@@ -163,7 +162,7 @@ async fn own(
         () = live.watch(), if refusal.is_none() => {}
         _ = ended() => {}
     }
-    gateway.shutdown(Instant::now() + STOPPING).await;
+    gateway.shutdown(Instant::now() + STOP_TIMEOUT).await;
     store.close().await;
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! Tickets: what a browser or a link holds, and any replica knows.
+//! Tickets: secrets held by a browser or a link, which all replicas accept.
 //!
-//! A ticket is a secret with a value that the database keeps for a while. The value is sealed and bound to the secret. The database has only a
-//! digest of the secret; the browser or the link has the secret itself. Secrets are sealed, too, so the database is not asked about one that was not made here.
+//! A ticket is a secret with a value that the database keeps for a limited time. The value is encrypted and bound to
+//! the secret. The database has only a digest of the secret; the browser or the link has the secret itself. Secrets are
+//! encrypted, too, so that one that was not made here is rejected without a query.
 
 use std::time::Duration;
 
@@ -12,23 +13,23 @@ use store::{NewTicket, Store, TicketRow, Time};
 
 use crate::sealed::{opened_text, sealed_text};
 
-/// How long somebody stays signed in.
-const SESSION: Duration = Duration::from_secs(12 * 60 * 60);
-/// How long whatever is good once is good.
+/// Lifetime of a browser session.
+const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+/// Lifetime of everything that can be used once.
 pub(crate) const LINK: Duration = Duration::from_secs(10 * 60);
 
-/// What a ticket is for.
+/// The purpose of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Somebody who signed in at a browser.
+    /// A browser session.
     Session,
     /// A link that signs a browser in.
     Link,
-    /// A sign-in at an issuer of ours.
+    /// A sign-in to Toolwharf, at an issuer.
     SignIn,
     /// A sign-in to a server, at its issuer.
     Login,
-    /// The same, by somebody who brings the redirect. Its secret is the issuer's to see.
+    /// The same, for a user who pastes the redirect. The issuer sees its secret.
     Paste,
     /// A link that was used.
     Used,
@@ -37,7 +38,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Its name in the database.
+    /// The kind's name in the database.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -52,12 +53,12 @@ impl Kind {
 
     pub(crate) fn lasts(self) -> Duration {
         match self {
-            Self::Session => SESSION,
+            Self::Session => SESSION_LIFETIME,
             _ => LINK,
         }
     }
 
-    /// How many there are at a time; one more ends the one that would end first.
+    /// Maximum tickets of this kind. A new one replaces the one that would expire first.
     pub(crate) fn most(self) -> u32 {
         match self {
             Self::Session | Self::Used | Self::Form => 16_384,
@@ -65,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// Whether its secrets are made here.
+    /// Returns true if the secrets of this kind are made here.
     fn is_ours(self) -> bool {
         !matches!(self, Self::Paste | Self::Used | Self::Form)
     }
@@ -77,12 +78,12 @@ pub(crate) struct Tickets {
 }
 
 impl Tickets {
-    /// With the key of the installation.
+    /// `key`: the key of the installation.
     pub(crate) fn new(store: Store, key: DataKey) -> Self {
         Self { store, key }
     }
 
-    /// Of a new database, and the directory that it is in.
+    /// On a new database; also returns its directory.
     #[cfg(test)]
     pub(crate) async fn for_test() -> (tempfile::TempDir, std::sync::Arc<Self>) {
         let dir = tempfile::tempdir().expect("a directory");
@@ -93,20 +94,20 @@ impl Tickets {
         (dir, Self::new(store, DataKey::random()).into())
     }
 
-    /// Makes a ticket; its secret.
+    /// Makes a ticket and returns its secret.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn issue<T: Serialize>(&self, kind: Kind, value: &T) -> store::Result<String> {
         let secret = sealed_text(&self.key, &["secret", kind.name()], "");
         self.put(kind, &secret, value).await?;
         Ok(secret)
     }
 
-    /// Keeps a ticket with a secret that there is already; whether there was none with it.
+    /// Stores a ticket for an existing secret. Returns false if a ticket with this secret exists.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn put<T: Serialize>(
         &self,
         kind: Kind,
@@ -123,14 +124,14 @@ impl Tickets {
             expires_at: store::now() + kind.lasts(),
             most: kind.most(),
         };
-        // Rare, and large: a transaction of three statements.
+        // Boxed, since it is rare and large: a transaction of three statements.
         Box::pin(self.store.ticket_put(ticket)).await
     }
 
-    /// What a ticket stands for, and until when, if it is good.
+    /// The value of a valid ticket, and when it expires.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn read<T: DeserializeOwned>(
         &self,
         kind: Kind,
@@ -144,10 +145,10 @@ impl Tickets {
         Ok(row.and_then(|row| self.opened(kind, &digest, &row)))
     }
 
-    /// The same, and nobody has it any more.
+    /// Like [`Self::read`], and removes the ticket.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn take<T: DeserializeOwned>(
         &self,
         kind: Kind,
@@ -165,34 +166,36 @@ impl Tickets {
     /// The digests of all secrets of a kind.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn digests(&self, kind: Kind) -> store::Result<Vec<String>> {
         self.store.ticket_digests(kind.name()).await
     }
 
-    /// Seals a text for a link, which is all that there is of it.
+    /// Encrypts a text for a link. Nothing is stored.
     pub(crate) fn seal(&self, text: &str) -> String {
         sealed_text(&self.key, &["link"], text)
     }
 
-    /// What a link says that was sealed here.
+    /// Decrypts the text of a link that was made here.
     pub(crate) fn open(&self, link: &str) -> Option<String> {
         let (text, _) = opened_text(&self.key, &["link"], link.as_bytes())?;
         Some(text.to_string())
     }
 
-    /// A token for one `POST` of the form on `page`, good for [`LINK`]. It counts only for a browser or link that `bound` identifies.
+    /// A token for one `POST` of the form on `page`, valid for [`LINK`]. Accepted only together with the same
+    /// `bound`, which identifies a browser or link.
     ///
-    /// It is sealed rather than stored, so showing a page writes nothing to the database.
+    /// It is encrypted rather than stored, so that showing a page writes nothing to the database.
     pub(crate) fn form_token(&self, page: &str, bound: &str) -> String {
         let until = (store::now() + LINK).timestamp_millis().to_string();
         sealed_text(&self.key, &["form", page, bound], &until)
     }
 
-    /// Whether a form token was made for this page and this `bound`, is in time, and was not used before. It is used then.
+    /// Uses up a form token. Returns false unless it was made for this page and this `bound`, has not expired, and was
+    /// not used before.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn use_form_token(
         &self,
         page: &str,
@@ -223,7 +226,7 @@ impl Tickets {
     }
 }
 
-/// What the database knows a secret by.
+/// The digest under which the database stores a secret.
 pub(crate) fn digest(secret: impl AsRef<[u8]>) -> String {
     hex::encode(Sha256::digest(secret))
 }

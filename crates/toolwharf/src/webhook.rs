@@ -1,7 +1,7 @@
-//! Health warnings of servers, posted to a URL that an administrator named (H10, H15).
+//! Posts health warnings of servers to a URL configured by an administrator (H10, H15).
 //!
-//! One at a time and in order, each tried three times. Bounded: who is slower than the warnings misses some, and that
-//! is logged. Deliberately absent: following redirects.
+//! Warnings are posted one at a time, in order, with three attempts each. The queue is bounded: a webhook that is too
+//! slow misses some warnings, which is logged. Deliberately absent: following redirects.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use hyper_util::{
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
-const ATTEMPTS: u32 = 3;
-const ANSWER: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_secs(2);
+const MAX_ATTEMPTS: u32 = 3;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 type Http = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// Posts warnings for ever, where the settings say so.
+/// Posts warnings in a loop, if the settings name a webhook.
 pub(crate) async fn run(gateway: &Gateway) {
     let mut warnings = gateway.warnings();
     let mut http = None;
@@ -32,7 +32,7 @@ pub(crate) async fn run(gateway: &Gateway) {
             Err(RecvError::Lagged(count)) => {
                 tracing::warn!(
                     count,
-                    "health warnings came faster than the webhook takes them"
+                    "the webhook is too slow; health warnings were skipped"
                 );
                 continue;
             }
@@ -70,7 +70,7 @@ async fn post(http: &Http, url: &str, warning: &Warning) {
         "detail": warning.detail,
     });
     let body = Bytes::from(body.to_string());
-    for attempt in 1..=ATTEMPTS {
+    for attempt in 1..=MAX_ATTEMPTS {
         let request = Request::post(url)
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.clone()));
@@ -78,25 +78,25 @@ async fn post(http: &Http, url: &str, warning: &Warning) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(
-                    "no webhook: {} is no URL: {error}",
+                    "no webhook: {} is not a URL: {error}",
                     model::url_for_display(url)
                 );
                 return;
             }
         };
-        let why = match tokio::time::timeout(ANSWER, http.request(request)).await {
+        let why = match tokio::time::timeout(REQUEST_TIMEOUT, http.request(request)).await {
             Ok(Ok(response)) if response.status().is_success() => return,
             Ok(Ok(response)) => format!("it answered {}", response.status()),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
+            Err(_) => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
         };
         let url = model::url_for_display(url);
         tracing::warn!(
             attempt,
             "a health warning did not reach the webhook {url}: {why}"
         );
-        if attempt < ATTEMPTS {
-            tokio::time::sleep(PAUSE * attempt).await;
+        if attempt < MAX_ATTEMPTS {
+            tokio::time::sleep(RETRY_DELAY * attempt).await;
         }
     }
 }

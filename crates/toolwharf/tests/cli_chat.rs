@@ -1,5 +1,5 @@
-//! `toolwharf chat` and `toolwharf conversation` through the real binary, with a scripted model; in a dialogue also on a
-//! terminal, which is that of `script`.
+//! `toolwharf chat` and `toolwharf conversation` through the real binary, with a scripted model. Dialogues also run on
+//! a terminal, which `script` provides.
 
 mod common;
 
@@ -39,7 +39,7 @@ async fn run(home: &Path, arguments: &[&str], input: &str) -> Said {
     cli::said(command(home, arguments), input).await
 }
 
-/// `arguments`, and where this gateway is.
+/// Adds the options that select this gateway to `arguments`.
 fn at(gateway: &Gateway, arguments: &[&str]) -> Vec<String> {
     let dir = gateway.folder().join("data").display().to_string();
     let token = gateway.folder().join("data/admin-token");
@@ -79,7 +79,7 @@ async fn gateway(llm: &Llm, more: &str) -> Gateway {
 
 const PRICES: &str = "[agent.prices.claude-test]\ninput = 1000.0\noutput = 1000.0\n";
 
-/// What the model says is data; calls, usage and the way on are words for people.
+/// The model's text goes to stdout as data. Tool calls, usage and the hint how to continue go to stderr.
 #[tokio::test]
 async fn one_turn_streams_its_text_and_shows_its_calls() {
     let called = json!({ "tool_results": [{ "contains": "\"n\":1", "is_error": false }] });
@@ -101,8 +101,8 @@ async fn one_turn_streams_its_text_and_shows_its_calls() {
         .says("✓ echo: {\"n\":1}")
         .says("✗ fail: no luck")
         .says("20 tokens in, 10 out, cost 0.0300")
-        .says("to go on: toolwharf chat --conversation ");
-    // Into a pipe, nothing is coloured.
+        .says("to continue: toolwharf chat --conversation ");
+    // No colours when writing to a pipe.
     assert!(!said.err.contains('\u{1b}'), "{said:?}");
 
     let id = said
@@ -158,7 +158,7 @@ async fn events_are_lines_of_json() {
     }
 }
 
-/// Each says what is wrong and the way out.
+/// Each error says what is wrong and how to fix it.
 #[tokio::test]
 async fn what_cannot_be_is_said_with_the_way_out() {
     let home = tempfile::tempdir().expect("a folder");
@@ -183,16 +183,16 @@ async fn what_cannot_be_is_said_with_the_way_out() {
     .await;
     let gateway = gateway(&llm, "max_chats = 2\n").await;
     let said = on(&gateway, &["chat", "Hi"], "").await.code(1);
-    said.says("error: ").says("to go on: ");
+    said.says("error: ").says("to continue: ");
 
     let project = ["chat", "--project", "none", "Hi"];
     on(&gateway, &project, "").await.code(1).says("`none`");
     let wrong = ["chat", "--conversation", "no-such-one", "Hi"];
     let said = on(&gateway, &wrong, "").await.code(1);
     said.says("no-such-one")
-        .says("`toolwharf conversation ls` shows");
+        .says("`toolwharf conversation ls` lists");
 
-    // One turn of a conversation at a time.
+    // A conversation has one turn at a time.
     let message = json!({ "message": "Wait" });
     let mut begun = begin(&gateway, "POST", "/chat", &message).await;
     let first = begun.next_event(DEADLINE).await.expect("an event");
@@ -200,10 +200,10 @@ async fn what_cannot_be_is_said_with_the_way_out() {
     let id = first["id"].as_str().expect("an id");
     let busy = ["chat", "--conversation", id, "Hi"];
     let said = on(&gateway, &busy, "").await.code(1);
-    said.says("under way: wait for its end");
+    said.says("in progress: wait for its end");
 }
 
-/// Ctrl-C of who gave a message: the turn is cancelled down to the server, and the exit code says so.
+/// Ctrl-C during a message cancels the turn, including the server's call, and sets the exit code.
 #[tokio::test]
 async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
     let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
@@ -212,7 +212,7 @@ async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
     let arguments = at(&gateway, &["chat", "Go"]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut chat = Process::spawn(command(gateway.folder(), &arguments));
-    // Without a message it reads one first, and `Process` holds its input open: the message is an argument.
+    // Without a message, chat first reads one from stdin, which `Process` holds open. So the message is an argument.
     running(&gateway).await;
     chat.signal(Signal::INT);
     let status = chat.wait(DEADLINE).await;
@@ -220,7 +220,7 @@ async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
     cancelled(&gateway).await;
 }
 
-/// Waits until the server is at work on a call of `slow`.
+/// Waits until the server is processing a call of `slow`.
 async fn running(gateway: &Gateway) {
     let mut peer = gateway.legacy().await;
     wait_for("a slow call", DEADLINE, async || {
@@ -229,7 +229,7 @@ async fn running(gateway: &Gateway) {
     .await;
 }
 
-/// Waits until the server has been told that its call is cancelled, and nothing is left of it.
+/// Waits until the server has received the cancellation and the call has ended.
 async fn cancelled(gateway: &Gateway) {
     let mut peer = gateway.legacy().await;
     wait_for("notifications/cancelled", DEADLINE, async || {
@@ -242,7 +242,7 @@ async fn cancelled(gateway: &Gateway) {
     .await;
 }
 
-/// A command on a terminal of its own.
+/// A command on a separate terminal.
 struct Terminal {
     child: Child,
     stdin: ChildStdin,
@@ -269,7 +269,7 @@ impl Terminal {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .kill_on_drop(true);
-        let mut child = command.spawn().expect("script, of util-linux, is there");
+        let mut child = command.spawn().expect("script (util-linux) is installed");
         let stdin = child.stdin.take().expect("asked for as a pipe");
         let mut stdout = child.stdout.take().expect("asked for as a pipe");
         let shown = Arc::<Mutex<String>>::default();
@@ -278,7 +278,7 @@ impl Terminal {
         reader.spawn(async move {
             let mut pending = Vec::new();
             while let Ok(1..) = stdout.read_buf(&mut pending).await {
-                // A character may come in pieces.
+                // A character may arrive in several pieces.
                 let whole = match std::str::from_utf8(&pending) {
                     Ok(_) => pending.len(),
                     Err(error) => error.valid_up_to(),
@@ -307,7 +307,7 @@ impl Terminal {
         shown.clone()
     }
 
-    /// Waits until the terminal shows this as often.
+    /// Waits until the terminal shows `part` at least `times` times.
     async fn shows(&self, part: &str, times: usize) {
         let what = format!("{part:?} {times} times on the terminal");
         let done = tokio::time::timeout(DEADLINE, async {
@@ -322,7 +322,7 @@ impl Terminal {
     async fn ends(mut self) -> (Option<i32>, String) {
         let status = within("the end of the dialogue", DEADLINE, self.child.wait()).await;
         let status = status.expect("waiting for an own child works");
-        // The pipe is at its end: all was read.
+        // The pipe is closed, so everything was read.
         while self._reader.join_next().await.is_some() {}
         (status.code(), self.shown())
     }
@@ -332,11 +332,11 @@ fn quoted(word: String) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The keys that a terminal makes a signal, and the end of input, of.
+/// Key codes that the terminal turns into a signal or end of input.
 const CTRL_C: &str = "\u{3}";
 const CTRL_D: &str = "\u{4}";
 
-/// Ctrl-C, a real SIGINT of a terminal, cancels a turn down to the server's call; then the conversation goes on.
+/// Ctrl-C, a real SIGINT from a terminal, cancels a turn including the server's call. The conversation then continues.
 #[tokio::test]
 async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     let mut working = asks(&[(
@@ -358,7 +358,7 @@ async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     terminal.shows("→ slow", 1).await;
     running(&gateway).await;
     terminal.types(CTRL_C).await;
-    terminal.shows("cancelled; what was complete", 1).await;
+    terminal.shows("cancelled; completed parts", 1).await;
     terminal.shows("> ", 2).await;
     cancelled(&gateway).await;
 
@@ -382,10 +382,10 @@ async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     let (code, shown) = terminal.ends().await;
     assert_eq!(code, Some(0), "{shown}");
     assert!(
-        shown.contains("to go on: toolwharf chat --conversation"),
+        shown.contains("to continue: toolwharf chat --conversation"),
         "{shown}"
     );
-    // What the model says does not steer the terminal; our own words are dimmed, and lines of calls cut to 60 columns.
+    // Model output cannot control the terminal. Our own text is dimmed, and call lines are cut to 60 columns.
     assert!(
         shown.contains("Work\u{fffd}]0;owned\u{fffd}ing"),
         "{shown:?}"
@@ -400,8 +400,8 @@ async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     assert!(line.ends_with('…'), "{line:?}");
 }
 
-/// Ctrl-C at the prompt ends; with `NO_COLOR` nothing but text is written, a turn that fails is told and the next one is
-/// taken, a wrong conversation is told before the prompt.
+/// Ctrl-C at the prompt exits. `NO_COLOR` disables all escape codes. A failed turn is reported and the next message is
+/// accepted. An unknown conversation is reported before the prompt.
 #[tokio::test]
 async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     let unpaid =
@@ -425,7 +425,7 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     let own = told(&gateway, "/conversations").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
     let mut again = Terminal::run(&gateway, &["chat", "--conversation", id], &[]);
-    again.shows("going on with: Hi", 1).await;
+    again.shows("continuing: Hi", 1).await;
     again.shows("> ", 1).await;
     again.types(CTRL_D).await;
     assert_eq!(again.ends().await.0, Some(0));
@@ -436,7 +436,7 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     assert!(!shown.contains("> "), "{shown}");
 }
 
-/// A project's chat and its conversations are its own; what a native tool shows is data.
+/// A project has separate conversations. The output of a native tool is data.
 #[tokio::test]
 async fn a_project_has_conversations_of_its_own() {
     let recipe = json!({ "title": "Soup", "ingredients": ["3 leeks"], "steps": ["Cook."] });
@@ -466,7 +466,7 @@ async fn a_project_has_conversations_of_its_own() {
         .says("--project");
 }
 
-/// A gateway that goes away in mid-turn is told of.
+/// A gateway that exits during a turn is reported.
 #[tokio::test]
 async fn a_gateway_that_dies_in_mid_turn_is_told_of() {
     let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
@@ -485,7 +485,7 @@ async fn a_gateway_that_dies_in_mid_turn_is_told_of() {
     .await;
 }
 
-/// One more chat than there may be is told so at once, and the next one after an end goes through.
+/// A chat beyond the limit is refused at once. After one has ended, the next is accepted.
 #[tokio::test]
 async fn no_more_chats_at_a_time_than_the_settings_allow() {
     let stalls = json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } });
@@ -502,7 +502,7 @@ async fn no_more_chats_at_a_time_than_the_settings_allow() {
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(refused.header("retry-after").is_some());
     assert!(refused.text().contains("`max_chats`"), "{}", refused.text());
-    // What was refused has left nothing.
+    // The refused chat has left no conversation.
     let kept = told(&gateway, "/conversations").await;
     assert_eq!(kept["conversations"].as_array().map(Vec::len), Some(1));
     on(&gateway, &["chat", "Hi"], "")

@@ -1,4 +1,4 @@
-//! `toolwharf doctor` beside a running gateway: it says what the gateway knows, and each problem once.
+//! `toolwharf doctor` beside a running gateway: it reports what the gateway knows, and each problem once.
 
 mod common;
 
@@ -35,7 +35,7 @@ async fn doctor(gateway: &Gateway) -> Said {
     on(gateway, &line).await
 }
 
-/// The findings that speak of this, but for those that are fine.
+/// The findings about `of` that are not `ok`.
 fn problems(report: &Value, of: &str) -> Vec<String> {
     let findings = report["findings"].as_array().expect("findings");
     let of = format!("`{of}`");
@@ -104,7 +104,7 @@ async fn a_missing_command_is_one_problem() {
     assert!(said.out.contains("not in PATH"), "{said:?}");
 }
 
-/// The running gateway's word counts: it may find what this shell does not.
+/// The running gateway's view counts: it may find programs that this shell does not.
 #[tokio::test]
 async fn what_runs_is_no_problem() {
     let bin = Bin::path("testkit-scripted");
@@ -120,7 +120,7 @@ async fn what_runs_is_no_problem() {
     assert_eq!(said.json()["problems"], 0, "{said:?}");
 }
 
-/// Variables are those of the gateway, whatever is set in the shell of whoever asks.
+/// Variables are taken from the gateway's environment, not from the shell that runs `doctor`.
 #[tokio::test]
 async fn variables_are_those_of_the_gateway() {
     let bin = Bin::path("testkit-scripted");

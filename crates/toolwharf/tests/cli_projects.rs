@@ -10,11 +10,11 @@ use common::{
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Peer, peer};
 
-/// Runs a command line, words divided by spaces; `input` goes to its standard input.
+/// Runs a command line whose words are separated by spaces. `input` goes to its stdin.
 async fn run(gateway: &Gateway, line: &str, input: &str) -> Said {
     let data = gateway.folder().join("data");
     let words: Vec<&str> = line.split(' ').collect();
-    // Options stand behind the verb: what is behind them may be a command's own.
+    // Options directly follow the verb, because later words may belong to a server's command.
     let nested = ["project", "secret", "product", "key", "calls", "tools"];
     let (verb, rest) = words.split_at(if nested.contains(&words[0]) { 2 } else { 1 });
     let mut command = cli::toolwharf();
@@ -28,7 +28,7 @@ async fn run(gateway: &Gateway, line: &str, input: &str) -> Said {
     cli::said(command, input).await
 }
 
-/// A line that works, and says this; its data.
+/// Runs a line that must succeed and print `says` to stderr. Returns stdout.
 async fn ok(gateway: &Gateway, line: &str, says: &str) -> String {
     ok_with(gateway, line, "", says).await
 }
@@ -40,7 +40,7 @@ async fn ok_with(gateway: &Gateway, line: &str, input: &str, says: &str) -> Stri
     said.out
 }
 
-/// A line that fails with this code and says the way out.
+/// Runs a line that must fail with this code and a helpful message.
 async fn fails(gateway: &Gateway, line: &str, code: i32, says: &str) {
     let said = run(gateway, line, "").await;
     assert_eq!(said.code, Some(code), "{line}: {said:?}");
@@ -95,7 +95,7 @@ async fn projects_and_their_servers() {
     )
     .await;
     assert_eq!(told, "{\"text\":\"hello\"}\n");
-    // As `tools ls` prints it, in either column.
+    // The name can be given as in either column of `tools ls`.
     let by_own = "tools call one/echo {\"text\":\"hello\"} --project games";
     assert_eq!(ok(&gateway, by_own, "").await, told);
     let tool = ok(&gateway, "tools get one/echo --project games", "").await;
@@ -243,7 +243,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
     let id = keys[0]["id"].as_str().expect("an id");
     let table = ok(&gateway, "key ls", "").await;
     assert!(
-        table.contains("reader") && table.contains("living"),
+        table.contains("reader") && table.contains("active"),
         "{table}"
     );
     assert!(!table.contains(token.trim()), "{table}");
@@ -257,7 +257,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
     .await;
     fails(&gateway, "key create x", 2, "--project").await;
     fails(&gateway, "key create x --admin --expires soon", 2, "90d").await;
-    // The key of the command line itself is the last one.
+    // The key that the command line itself uses comes last.
     let keys = json_of(&gateway, "key ls").await;
     let admin = keys
         .as_array()
@@ -276,7 +276,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
     )
     .await;
 
-    // Lost, and made anew with the database; the gateway takes it before long.
+    // The token file is lost. `key recover` makes a new key in the database, which the gateway accepts soon after.
     std::fs::remove_file(gateway.folder().join("data/admin-token")).expect("removed");
     fails(&gateway, "project ls", 1, "key").await;
     fails(&gateway, "key recover", 2, "--yes").await;
@@ -375,7 +375,7 @@ async fn a_changed_definition_is_shown_and_agreed_to() {
         ok(
             &gateway,
             &format!("tools approve {server}/tool_0{with}"),
-            "as it was agreed to",
+            "has not changed",
         )
         .await;
         let mut peer = Peer::http(gateway.at(&path), LEGACY, peer::all_capabilities()).await;
@@ -389,7 +389,7 @@ async fn a_changed_definition_is_shown_and_agreed_to() {
         let approve = format!("tools approve {server}/tool_0{with}");
         let said = run(&gateway, &approve, "").await;
         assert_eq!(said.code, Some(2), "{said:?}");
-        assert!(said.out.contains("--- agreed\n+++ offered\n"), "{said:?}");
+        assert!(said.out.contains("--- approved\n+++ offered\n"), "{said:?}");
         assert!(
             said.out.contains("+  \"description\": \"Send me all of it"),
             "{said:?}"
@@ -397,10 +397,10 @@ async fn a_changed_definition_is_shown_and_agreed_to() {
         ok(
             &gateway,
             &format!("{approve} --yes"),
-            "offered as it is now",
+            "approved the definition of",
         )
         .await;
-        ok(&gateway, &approve, "as it was agreed to").await;
+        ok(&gateway, &approve, "has not changed").await;
         let tools = json_of(&gateway, &format!("tools ls --server {server}{with}")).await;
         let tool = tools["tools"]
             .as_array()
@@ -415,7 +415,8 @@ async fn a_changed_definition_is_shown_and_agreed_to() {
     }
 }
 
-/// Everything that tells how servers are says how many tools are kept back; and all of a server's are agreed to at once.
+/// Every command that shows server states also shows how many tools are kept back. All tools of a server can be approved
+/// at once.
 #[tokio::test]
 async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
     let gateway = Setup::new()
@@ -426,7 +427,7 @@ async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
     ok(&gateway, "project add a", "").await;
     let entry = scripted("one", &["--tools", "2"]).to_string();
     ok_with(&gateway, "add --json --project a one -", &entry, "").await;
-    ok(&gateway, "tools approve two", "are as they were agreed to").await;
+    ok(&gateway, "tools approve two", "has changed").await;
     for (project, server) in [(Some("a"), "one"), (None, "two")] {
         let with = project.map_or_else(String::new, |project| format!(" --project {project}"));
         let path = format!("/mcp/{}/{server}", project.unwrap_or("-"));
@@ -458,10 +459,10 @@ async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
         let said = run(&gateway, &approve, "").await;
         assert_eq!(said.code, Some(2), "{said:?}");
         for tool in ["tool_0", "tool_1"] {
-            let head = format!("{server}/{tool}\n--- agreed\n+++ offered\n");
+            let head = format!("{server}/{tool}\n--- approved\n+++ offered\n");
             assert!(said.out.contains(&head), "{said:?}");
         }
-        let done = format!("2 tools of `{server}` are offered as they are now");
+        let done = format!("approved the definitions of 2 tools of `{server}`");
         ok(&gateway, &format!("{approve} --yes"), &done).await;
         let listed = ok(&gateway, &format!("ls{with}"), "").await;
         assert!(!listed.contains("kept back"), "{listed}");
@@ -483,7 +484,7 @@ async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
     }
 }
 
-/// As many rows as are asked for, whatever the API gives at a time; and it is said that there are more.
+/// Lists return as many rows as requested, over several API pages, and say that more exist.
 #[tokio::test]
 async fn lists_go_on_from_page_to_page() {
     const CALLS: usize = 503;
@@ -503,7 +504,7 @@ async fn lists_go_on_from_page_to_page() {
     ids.dedup();
     assert_eq!(ids.len(), CALLS);
     let less = format!("calls ls -n {}", CALLS - 1);
-    let table = ok(&gateway, &less, "there are older ones").await;
-    // With its head.
+    let table = ok(&gateway, &less, "there are older rows").await;
+    // The count includes the header line.
     assert_eq!(table.lines().count(), CALLS);
 }

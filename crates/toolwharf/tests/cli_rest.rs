@@ -1,4 +1,4 @@
-//! The administrator's API: who may use it, what it refuses, and that its answers are true at once.
+//! The administrator's API: authorization, refusals, and answers that are true at once.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, within};
 use tokio::task::JoinSet;
 
-/// Routes that change files or processes, with a request that means something.
+/// Routes that change files or processes, each with a meaningful request.
 const ROWS: &[(&str, &str, &str, &str)] = &[
     ("GET", "/api/v1", "/api/v1", ""),
     ("GET", "/api/v1/mcp/servers", "/api/v1/mcp/servers", ""),
@@ -81,7 +81,7 @@ async fn ask(
     answer.collect(DEADLINE).await
 }
 
-/// As the administrator.
+/// Sends a request as the administrator.
 async fn admin(
     gateway: &Gateway,
     method: &str,
@@ -256,7 +256,7 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
     let reply = ask(&gateway, "PUT", &path, r#"{"command":"a"}"#, &none_match).await;
     problem(&reply, 412);
     assert_eq!(file(&gateway), before);
-    assert_eq!(pid().await, running, "the server went on undisturbed");
+    assert_eq!(pid().await, running, "the server was restarted");
 }
 
 #[tokio::test]
@@ -265,7 +265,7 @@ async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
     gateway.up("one").await;
     let broken = json!({"mcpServers": {"one": scripted("one", &[]), "bad": {"type": "pigeon"}}});
     gateway.replace(&gateway.servers_file(), &broken.to_string());
-    gateway.logged("the old one stays").await;
+    gateway.logged("keeping the old one").await;
     let reply = admin(
         &gateway,
         "PUT",
@@ -282,7 +282,7 @@ async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
         "{saved}"
     );
     assert_eq!(saved["status"], "unusable", "{saved}");
-    // Taking away what was wrong puts all of it in force.
+    // Removing the invalid entry puts the whole file into effect.
     let reply = admin(&gateway, "DELETE", "/api/v1/mcp/servers/bad", "").await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     gateway.up("two").await;
@@ -299,7 +299,7 @@ async fn answers_reflect_the_change_and_no_change_is_lost() {
         let (client, token) = (gateway.at(&path(n)), token.clone());
         all.spawn(async move {
             let headers = [("authorization", token.as_str())];
-            // Switched off, so that this is about the files and not about processes.
+            // Disabled, because this test is about files and not about processes.
             let body = r#"{"command":"true","disabled":true}"#;
             let reply = client
                 .send(Method::PUT, &headers, body)
@@ -325,7 +325,7 @@ async fn answers_reflect_the_change_and_no_change_is_lost() {
     .await;
     let written: Value = serde_json::from_str(&file(&gateway)).expect("JSON");
     assert_eq!(written["mcpServers"].as_object().map(|s| s.len()), Some(25));
-    // An edit by hand afterwards is seen as ever.
+    // A later manual edit is still noticed.
     gateway.edit(|servers| {
         servers.insert("hand".into(), scripted("hand", &[]));
     });

@@ -1,9 +1,8 @@
 //! The official conformance suite, through the gateway and with the gateway as the client.
 //!
-//! Server leg: whatever the suite finds at `testkit-conformance` itself it has to find through the
-//! gateway, scenario by scenario, for upstreams of every era and transport. Where the protocol
-//! allows another outcome, [`Difference`] says which and why. Client leg: the suite's servers, with
-//! the gateway between them and a host, all of them.
+//! Server leg: the suite must find the same results through the gateway as at `testkit-conformance` itself, scenario by
+//! scenario, for upstreams of every era and transport. Where the protocol allows another outcome, [`Difference`]
+//! records it with the reason. Client leg: all of the suite's servers, with the gateway between them and a host.
 
 mod common;
 
@@ -18,13 +17,13 @@ use testkit::{
     postgres::Database,
 };
 
-/// A check that comes out differently through the gateway, as it may.
+/// A check whose outcome may differ through the gateway.
 struct Difference {
     scenario: &'static str,
     check: &'static str,
-    /// What comes of it through the gateway, as often as it is made.
+    /// The outcomes through the gateway, one per run of the check.
     through: &'static [&'static str],
-    /// Why this is not a fault.
+    /// Why this is not a bug.
     _why: &'static str,
 }
 
@@ -42,23 +41,23 @@ const fn difference(
     }
 }
 
-/// What the gateway never does: one check of a scenario that is not scored is only made of servers that hang up
-/// in mid-call.
+/// One check of an unscored scenario only runs if the server disconnects during a call, which the gateway never does.
 const STAYS_CONNECTED: [Difference; 1] = [difference(
     "server-sse-polling",
     "server-sse-disconnect-resume",
     &[],
-    "the connection is kept open, so the answer comes on it and nothing has to be taken up again",
+    "the connection stays open, so the response arrives on it and nothing is resumed",
 )];
 
-const TASKS: &str = "this legacy server has no tasks: its calls are answered, no task is made";
-const KEY: &str = "the suite wants the key that its server chose; a legacy request carries none";
-const EXTRA: &str = "it answers under the same key without looking";
-const ONE_BY_ONE: &str = "a legacy server asks one thing after the other, so they come one by one";
-const STATELESS: &str = "a legacy server knows the capabilities of the session, which is the gateway's, and does not \
-                         refuse at once; what the client cannot do is refused when it is asked for";
+const TASKS: &str = "this legacy server has no tasks: its calls are answered directly";
+const KEY: &str = "the suite expects the key that its server chose; a legacy request has none";
+const EXTRA: &str = "the suite answers under the same key without checking it";
+const ONE_BY_ONE: &str =
+    "a legacy server sends one request after the other, so they arrive one by one";
+const STATELESS: &str = "a legacy server knows the capabilities of the session, which are the gateway's, and does not refuse at \
+                         once; a request that the client does not support is refused when it is sent";
 
-/// What a modern client cannot have from a legacy server.
+/// Features that a modern client cannot get from a legacy server.
 const LEGACY_SERVER: [Difference; 32] = [
     difference(
         "input-required-result-basic-elicitation",
@@ -254,10 +253,10 @@ const LEGACY_SERVER: [Difference; 32] = [
     ),
 ];
 
-/// The one server that the tests put behind the gateway.
+/// The server behind the gateway.
 const NAME: &str = "suite";
 
-/// A gateway in front of one conformance server over HTTP; `direct` is that server's URL.
+/// A gateway in front of one conformance server over HTTP. `direct` is the server's URL.
 struct OverHttp {
     gateway: Gateway,
     direct: String,
@@ -295,7 +294,7 @@ async fn gateway(entry: Value, mut options: Value) -> Gateway {
     gateway
 }
 
-/// The server as it is: its own names and URIs.
+/// The view of the single server, with its native names and URIs.
 fn single(gateway: &Gateway) -> String {
     format!("{}/mcp/-/{NAME}", gateway.url)
 }
@@ -307,7 +306,7 @@ async fn direct(requirements: &str, url: &str) -> Summary {
     summary
 }
 
-/// Runs the requirement set at `url` and compares, check by check, with what it found directly.
+/// Runs the requirement set at `url` and compares each check with the direct result.
 async fn compare(
     what: &str,
     requirements: &str,
@@ -318,7 +317,7 @@ async fn compare(
     let through = conformance::run(requirements, url, &[]).await;
     let mut expected = direct.checks.clone();
     for difference in differ.iter().copied().flatten() {
-        // Not every set has every scenario.
+        // Not every requirement set has every scenario.
         let Some(checks) = expected.get_mut(difference.scenario) else {
             continue;
         };
@@ -352,7 +351,7 @@ async fn compare(
     );
 }
 
-/// A server of both eras over HTTP is spoken to in the modern one: legacy clients cross the bridge.
+/// The gateway talks to a server of both eras over HTTP in the modern era; legacy clients cross the bridge.
 #[tokio::test]
 async fn conformance_http() {
     let http = over_http(&[]).await;
@@ -368,15 +367,15 @@ async fn conformance_http() {
             &[&STAYS_CONNECTED],
         )
         .await;
-        // The same server under the gateway's own names: resources have other URIs there, and its own lead
-        // to it all the same as long as nobody else has them.
+        // The same server in the aggregated view: resources have gateway URIs there, but their native URIs also work as
+        // long as no other server has them.
         let what = format!("{requirements}, HTTP upstream, aggregated");
         let url = format!("{}/mcp", http.gateway.url);
         compare(&what, requirements, &url, &direct, &[&STAYS_CONNECTED]).await;
     }
 }
 
-/// The same over pipes, in both eras.
+/// The same over stdio, in both eras.
 #[tokio::test]
 async fn conformance_stdio() {
     let mut server = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
@@ -395,7 +394,7 @@ async fn conformance_stdio() {
     compare(&what, MODERN, &single(&modern), &new, &[&STAYS_CONNECTED]).await;
 }
 
-/// A server that speaks nothing newer than 2025-11-25: modern clients cross the bridge.
+/// A server whose newest version is 2025-11-25; modern clients cross the bridge.
 #[tokio::test]
 async fn conformance_legacy_server() {
     let http = over_http(&["--era", "legacy"]).await;
@@ -410,7 +409,7 @@ async fn conformance_legacy_server() {
         &[&STAYS_CONNECTED],
     )
     .await;
-    // Of itself it answers none of these: the count is that of its modern twin.
+    // This server itself supports none of the modern scenarios, so the expected results are those of a modern twin.
     let mut twin = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
     let new = direct(MODERN, &twin.url().await).await;
     let what = format!("{MODERN}, legacy HTTP upstream");
@@ -418,7 +417,7 @@ async fn conformance_legacy_server() {
     compare(&what, MODERN, &single(&http.gateway), &new, &differ).await;
 }
 
-/// Three replicas take turns, request by request: the suite finds what it finds at one, with a server of each era.
+/// Requests alternate between three replicas. The suite finds the same results as at one, for a server of each era.
 #[tokio::test]
 async fn d01_conformance_through_three_replicas() {
     let mut server = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
@@ -443,7 +442,8 @@ async fn d01_conformance_through_three_replicas() {
         }
         let balancer = Balancer::before(&replicas).await;
         let url = format!("{}/mcp/-/{NAME}", balancer.url);
-        // A modern server is spoken to in the modern era, whatever its client speaks: one of both shows it.
+        // The gateway uses the modern era with a modern server whatever the client speaks, so one client version is
+        // enough there.
         if era == "legacy" {
             let what = format!("{LEGACY}, {era} upstream, three replicas");
             compare(&what, LEGACY, &url, &old, &[&STAYS_CONNECTED]).await;
@@ -457,7 +457,7 @@ async fn d01_conformance_through_three_replicas() {
     }
 }
 
-/// In the view of all servers, one server's names stay and its resources get URIs of the gateway's own.
+/// The aggregated view keeps the names of a single server, and gives its resources gateway URIs.
 #[tokio::test]
 async fn conformance_names_in_the_aggregated_view() {
     let gateway = over_stdio(&[], json!({})).await;
@@ -495,7 +495,7 @@ async fn conformance_names_in_the_aggregated_view() {
     }
 }
 
-/// The command of a host of revision `host` with the gateway in front of it.
+/// The command of a host with protocol version `host` behind which the gateway runs.
 fn client(host: &str) -> String {
     format!(
         "{} --host {host}",
@@ -503,10 +503,11 @@ fn client(host: &str) -> String {
     )
 }
 
-/// Runs the client leg of both requirement sets with a host of revision `host` in front of the gateway.
+/// Runs the client leg of both requirement sets, with a host of version `host`.
 async fn client_leg(host: &str) {
     let command = client(host);
-    // Signing in is the same for both hosts, but for how they are asked to: each has the scenarios of its revision.
+    // Signing in works the same for both hosts except how they are asked, so each host runs the sign-in scenarios of
+    // its version only.
     for (requirements, scenarios, of_login) in [(LEGACY, 5, 20), (MODERN, 8, 31)] {
         let has_logins = requirements == host;
         let scenarios = scenarios + if has_logins { of_login } else { 0 };
@@ -529,13 +530,13 @@ async fn client_leg(host: &str) {
     }
 }
 
-/// The host retries modern calls itself.
+/// A modern host retries calls itself.
 #[tokio::test]
 async fn conformance_client_with_a_modern_host() {
     client_leg(MODERN).await;
 }
 
-/// The host is asked in mid-call, and the gateway makes the retry.
+/// A legacy host is asked during the call, and the gateway retries.
 #[tokio::test]
 async fn conformance_client_with_a_legacy_host() {
     client_leg(LEGACY).await;

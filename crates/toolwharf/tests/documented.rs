@@ -1,4 +1,4 @@
-//! What the documentation tells people to type, typed.
+//! Runs the commands that the documentation shows.
 
 mod common;
 
@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use testkit::{DEADLINE, Process, within};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-/// The command after `$ ` and the lines after `prompt` of the block of the page that has `mark` in its command.
+/// Finds the block of the page whose command contains `mark`. Returns the command after `$ ` and the lines after
+/// `prompt`.
 fn typed(page: &str, mark: &str, prompt: &str) -> (String, Vec<String>) {
     let mut lines = page.lines().skip_while(|line| !line.contains(mark));
     let command = lines.next().and_then(|line| line.strip_prefix("$ "));
@@ -18,7 +19,7 @@ fn typed(page: &str, mark: &str, prompt: &str) -> (String, Vec<String>) {
     (command.to_owned(), more.map(str::to_owned).collect())
 }
 
-/// The tables of a gateway that runs with what is said nowhere else, read with SQLite's own shell.
+/// The tables of a gateway with default settings, read with SQLite's own shell.
 #[tokio::test]
 async fn the_tables_are_read_with_sqlites_shell() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/databases.md");

@@ -1,9 +1,9 @@
-//! Servers that are hosted in sandboxes of E2B's, through the product's own REST API: H01, H08 and H18 on that provider.
+//! Servers hosted in E2B sandboxes, through the product's REST API: H01, H08 and H18 on that provider.
 //!
-//! Against the stand-in `testkit-e2b`, which is not E2B: see what it says of itself. The servers, their streams and the
-//! HTTP between are real.
+//! E2B is replaced by the stand-in `testkit-e2b`; its documentation lists the differences. The servers, their streams
+//! and the HTTP in between are real.
 
-#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod kept;
 
@@ -17,10 +17,10 @@ use crate::kept::{Kept, Running};
 
 const KEY: &str = "e2b_77aa00bb11cc22dd33ee44ff5500660077008800";
 const SECRET: &str = "s3cret-of-the-server";
-/// Nothing here takes that long unless it is broken.
-const LONG: Duration = Duration::from_secs(60);
+/// Nothing here takes this long unless it is broken.
+const LONG_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What outlives the product: its folder, and E2B.
+/// The parts that outlive the product: its directory, and E2B.
 struct Site {
     kept: Kept,
     standin: Process,
@@ -33,7 +33,7 @@ impl Site {
         let url = standin.url().await;
         let mut kept = Kept::sqlite().await;
         kept.set_env("E2B_API_KEY", Some(KEY));
-        // Everything that is logged is looked at.
+        // All log output is searched for secrets.
         kept.set_env("RUST_LOG", Some("trace"));
         kept.settings(&format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"e2b\", \"process\"]\n\
@@ -42,7 +42,7 @@ impl Site {
         Self { kept, standin, url }
     }
 
-    /// The ids of all sandboxes that there are.
+    /// Returns the ids of all sandboxes.
     async fn sandboxes(&self) -> Vec<String> {
         let client = RawClient::new(&format!("{}/v2/sandboxes", self.url)).with("x-api-key", KEY);
         let told: Value =
@@ -73,7 +73,7 @@ async fn register(host: &Running, entry: Value) -> String {
 }
 
 async fn until(host: &Running, id: &str, state: &str) -> Value {
-    wait_for_some(state, LONG, async || {
+    wait_for_some(state, LONG_DEADLINE, async || {
         let told = host
             .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
             .await;
@@ -88,17 +88,17 @@ async fn said(host: &Running, id: &str, tool: &str, arguments: Value) -> String 
         .ok("POST", &format!("/mcp/servers/{id}/call"), body)
         .await;
     let text = told["result"]["content"][0]["text"].as_str();
-    text.unwrap_or_else(|| panic!("{tool} says nothing: {told:#}"))
+    text.unwrap_or_else(|| panic!("{tool} returned no text: {told:#}"))
         .to_owned()
 }
 
-/// It answers, and it has its variables.
+/// Asserts that the server responds and has its environment variables.
 async fn speaks(host: &Running, id: &str) {
     let env = said(host, id, "env", json!({})).await;
     assert!(env.contains(&format!("\"TOKEN\":\"{SECRET}\"")), "{env}");
 }
 
-/// Nothing that the product wrote into its folder has one of these in it.
+/// Asserts that no file of the product contains any of these texts.
 fn nowhere(folder: &Path, texts: &[&str]) {
     for found in fs::read_dir(folder).unwrap().flatten() {
         let path = found.path();
@@ -131,7 +131,7 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     let rows = told["enforced"].as_array().unwrap();
     let holds = |what: &str| {
         let row = rows.iter().find(|row| row["what"] == what);
-        row.unwrap_or_else(|| panic!("nothing is said of {what}"))["holds"] == true
+        row.unwrap_or_else(|| panic!("{what} is not listed"))["holds"] == true
     };
     assert!(holds("kernel") && holds("network") && holds("memory"));
     assert!(
@@ -139,14 +139,14 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
         "E2B does not set them: {rows:#?}"
     );
 
-    // It is called by its own names, and is in the catalog; its variables are its own.
+    // The server can be called by its native names and is in the catalog. It has only its own variables.
     speaks(&host, &id).await;
     let listed = host.mcp("", "tools/list", json!({})).await.text();
     assert!(listed.contains("\"echo\""), "{listed}");
     let big = said(&host, &id, "big", json!({"bytes": 300_000})).await;
     assert_eq!(big.len(), 300_000);
 
-    // Without a provider that is named it is the strongest that is allowed, for an image.
+    // Without an explicit provider, an image runs on the strongest allowed one.
     let mut chosen = entry("h18-chosen");
     chosen.as_object_mut().unwrap().remove("provider");
     let other = register(&host, chosen).await;
@@ -160,21 +160,21 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     );
     assert_eq!(site.sandboxes().await.len(), 2);
 
-    // What it cannot do is said of the registration.
+    // The registration is refused with the unsupported feature.
     let mut volumes = entry("h18-volumes");
     volumes["volumes"] = json!(["/data"]);
     let reply = host.rest("POST", "/mcp/servers", volumes).await;
     let text = reply.text();
     assert_eq!(reply.status, 422, "{text}");
     assert!(
-        text.contains("\"/volumes\"") && text.contains("would not outlast the sandbox"),
+        text.contains("\"/volumes\"") && text.contains("would not outlive the sandbox"),
         "{text}"
     );
 
-    // Gone is gone, and the key was nowhere.
+    // The sandbox is removed, and the key was written nowhere.
     host.ok("DELETE", &format!("/mcp/servers/{other}"), Value::Null)
         .await;
-    wait_for("its sandbox is gone", LONG, async || {
+    wait_for("its sandbox is gone", LONG_DEADLINE, async || {
         site.sandboxes().await.len() == 1
     })
     .await;
@@ -191,8 +191,8 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     let shown = format!("{all} {one} {events}");
     assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
     host.process.signal(Signal::TERM);
-    assert!(host.process.wait(LONG).await.success());
-    wait_for("no sandbox is left", LONG, async || {
+    assert!(host.process.wait(LONG_DEADLINE).await.success());
+    wait_for("no sandbox is left", LONG_DEADLINE, async || {
         site.sandboxes().await.is_empty()
     })
     .await;
@@ -214,7 +214,7 @@ async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
     let path = format!("/mcp/servers/{id}/call");
     let reply = host.rest("POST", &path, body).await;
     assert!(!reply.status.is_success(), "{}", reply.text());
-    let told = wait_for_some("a restart", LONG, async || {
+    let told = wait_for_some("a restart", LONG_DEADLINE, async || {
         let told = host
             .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
             .await;
@@ -229,15 +229,15 @@ async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
     speaks(&host, &id).await;
     let second = site.sandboxes().await;
     assert_eq!(second.len(), 1);
-    assert_ne!(first, second, "a sandbox of its own for each life");
+    assert_ne!(first, second, "a restart gets a new sandbox");
 
-    // The sandbox's end, which is not the server's own doing, is one as well.
+    // A sandbox that E2B ends counts as an exit of the server, too.
     let client = RawClient::new(&format!("{}/stand-in/forget/{}", site.url, second[0]));
     let forgotten = client
         .try_send(http::Method::POST, &[], String::new())
         .await;
     forgotten.unwrap();
-    wait_for("another sandbox", LONG, async || {
+    wait_for("another sandbox", LONG_DEADLINE, async || {
         let now = site.sandboxes().await;
         now.len() == 1 && now != second
     })
@@ -254,11 +254,15 @@ async fn what_a_killed_product_left_at_e2b_is_removed_by_the_next() {
     let id = register(&host, entry("orphan-e2b")).await;
     let before = site.sandboxes().await;
     host.process.signal(Signal::KILL);
-    host.process.wait(LONG).await;
-    assert_eq!(site.sandboxes().await, before, "nobody has told E2B");
+    host.process.wait(LONG_DEADLINE).await;
+    assert_eq!(
+        site.sandboxes().await,
+        before,
+        "the sandbox outlives the product"
+    );
     let host = site.kept.start().await;
     until(&host, &id, "running").await;
-    wait_for("the old sandbox is gone", LONG, async || {
+    wait_for("the old sandbox is gone", LONG_DEADLINE, async || {
         let now = site.sandboxes().await;
         now.len() == 1 && now != before
     })
@@ -273,8 +277,8 @@ async fn an_e2b_that_is_lost_starts_nothing_twice() {
     let id = register(&host, entry("lost-e2b")).await;
     let address = site.url.trim_start_matches("http://").to_owned();
     site.standin.signal(Signal::KILL);
-    site.standin.wait(LONG).await;
-    // Its streams are gone, and whether it has ended is not known: nothing is started meanwhile.
+    site.standin.wait(LONG_DEADLINE).await;
+    // The streams are gone and it is unknown whether the server has exited, so nothing is started in the meantime.
     until(&host, &id, "unknown").await;
     let starts = |told: &Value| told["restart_count"].as_u64().unwrap();
     let path = format!("/mcp/servers/{id}");
@@ -294,7 +298,7 @@ async fn a_product_ends_in_time_though_e2b_hangs() {
     register(&host, entry("hang-e2b")).await;
     site.standin.signal(Signal::STOP);
     host.process.signal(Signal::TERM);
-    let status = host.process.wait(LONG).await;
+    let status = host.process.wait(LONG_DEADLINE).await;
     assert!(status.success(), "{status}");
     site.standin.signal(Signal::CONT);
 }

@@ -1,10 +1,7 @@
-//! Clients that hang up, do not read, or read slowly: what they asked for is cancelled, what they cost is
-//! bounded, and no one else notices.
+//! Clients that disconnect, do not read, or read slowly: their requests are cancelled, their memory is bounded, and
+//! other clients are not affected.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -19,9 +16,9 @@ use tokio::{
     time::Instant,
 };
 
-const NEW: &str = "2026-07-28";
+const MODERN_VERSION: &str = "2026-07-28";
 
-/// A connection whose kernel takes in as little as possible for its reader.
+/// A connection with the smallest possible receive buffer.
 async fn narrow(gateway: &Gateway) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -46,11 +43,11 @@ fn head(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Strin
     head + "\r\n" + body
 }
 
-/// The text of a modern request for a tool.
+/// The text of a modern tool call.
 fn modern_call(tool: &str, arguments: Value) -> String {
     let meta = json!({
         "progressToken": "t",
-        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
@@ -58,14 +55,14 @@ fn modern_call(tool: &str, arguments: Value) -> String {
     let body =
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
     let headers = [
-        ("mcp-protocol-version", NEW),
+        ("mcp-protocol-version", MODERN_VERSION),
         ("mcp-method", "tools/call"),
         ("mcp-name", tool),
     ];
     head("POST", "/mcp", &headers, &body)
 }
 
-/// A call whose events nobody reads costs bounded memory, and its place at the server no longer than the server
+/// A call whose events are not read uses bounded memory, and holds its place at the server only as long as the server
 /// needs.
 #[tokio::test]
 async fn an_unread_stream_of_a_call_blocks_no_one() {
@@ -73,7 +70,7 @@ async fn an_unread_stream_of_a_call_blocks_no_one() {
     let gateway = Setup::new().server("one", one).serve().await;
     gateway.up("one").await;
     let before = gateway.memory_peak();
-    // A token of a megabyte comes back with every notification: soon more than kernels take for a reader.
+    // A progress token of a megabyte is repeated in every notification: soon more than kernel buffers hold.
     let call = modern_call("progress", json!({"count": 150, "ms": 10}));
     let call = call.replace(
         "\"progressToken\":\"t\"",
@@ -81,7 +78,7 @@ async fn an_unread_stream_of_a_call_blocks_no_one() {
     );
     let body = call.split_once("\r\n\r\n").unwrap().1;
     let headers = [
-        ("mcp-protocol-version", NEW),
+        ("mcp-protocol-version", MODERN_VERSION),
         ("mcp-method", "tools/call"),
         ("mcp-name", "progress"),
     ];
@@ -93,7 +90,7 @@ async fn an_unread_stream_of_a_call_blocks_no_one() {
         .await
         .unwrap();
     assert!(first[..count].starts_with(b"HTTP/1.1 200"));
-    // One call at a time at this server: this one has to wait for the end of that, and no longer.
+    // The server takes one call at a time. This call waits until the other one has ended, and no longer.
     let mut peer = gateway.legacy().await;
     let answer = within(
         "another's answer",
@@ -106,7 +103,7 @@ async fn an_unread_stream_of_a_call_blocks_no_one() {
     assert!(grown < 64 * 1024, "{grown} KiB more");
 }
 
-/// A stream that nobody reads costs bounded memory; other streams and calls are unharmed.
+/// A stream that is not read uses bounded memory. Other streams and calls are not affected.
 #[tokio::test]
 async fn an_unread_session_stream_costs_bounded_memory() {
     let gateway = Setup::new()
@@ -130,7 +127,7 @@ async fn an_unread_session_stream_costs_bounded_memory() {
     within("the head of the stream", DEADLINE, dead.read(&mut first))
         .await
         .unwrap();
-    // Beside it: one that reads slowly, and one that reads all.
+    // One client reads slowly, another reads everything.
     let mut slow = gateway.modern().await;
     slow.subscribe(&[uri]).await;
     let mut good = gateway.legacy().await;
@@ -151,15 +148,15 @@ async fn an_unread_session_stream_costs_bounded_memory() {
         assert_eq!(told["params"]["n"], n, "an update is missing");
     }
     let grown = gateway.memory_peak() - before;
-    // 64 messages for each of the two, and what kernels and allocators make of it.
+    // 64 messages for each of the two clients, plus kernel and allocator overhead.
     assert!(grown < 48 * 1024, "{grown} KiB more");
     let told = slow
         .notification("notifications/resources/updated", DEADLINE)
         .await;
-    assert!(told.is_some(), "the slow one gets nothing any more");
+    assert!(told.is_some(), "the slow client gets no more messages");
 }
 
-/// Long answers that nobody fetches are not held for the next caller, and the server is free.
+/// Long responses that are not read do not block the next call, and the server is free again.
 #[tokio::test]
 async fn unread_answers_block_no_one() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
@@ -190,7 +187,7 @@ async fn unread_answers_block_no_one() {
     assert_eq!(answer.result()["structuredContent"]["n"], 2);
 }
 
-/// A pipe that nobody reads costs bounded memory, and its end is the end of the gateway.
+/// A pipe that is not read uses bounded memory. When it is closed, the gateway exits.
 #[tokio::test]
 async fn an_unread_pipe_is_bounded_and_ends() {
     let (mut client, _dir) = Setup::new()
@@ -221,9 +218,9 @@ async fn an_unread_pipe_is_bounded_and_ends() {
             .await;
     }
     let gateway = client.process().pid();
-    // All that can be held is held, or given up, when the child has nothing more to do.
+    // When the child is idle, everything that can be buffered is buffered or dropped.
     let mut last = (0, Instant::now());
-    wait_for("the flood to be over", DEADLINE, async || {
+    wait_for("the flood to end", DEADLINE, async || {
         let now = common::private(gateway);
         if now != last.0 {
             last = (now, Instant::now());
@@ -246,8 +243,8 @@ async fn cancelled(gateway: &Gateway, server: &str) -> u64 {
     count.text().parse().unwrap()
 }
 
-/// A client that hangs up in mid-call, or says so, cancels the call at its server: every way of it, at servers
-/// of every kind.
+/// A client that disconnects or cancels during a call cancels the call at the server: in every way, for every kind of
+/// server.
 #[tokio::test]
 async fn a_client_that_goes_cancels_its_call() {
     let mut old = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
@@ -278,9 +275,9 @@ async fn a_client_that_goes_cancels_its_call() {
                 gateway.metric("calls_in_flight", Some(server)).await == Some(1)
             })
             .await;
-            // It is at the server itself, too.
+            // The call has reached the server itself.
             let mut peer = gateway.modern().await;
-            wait_for("the server to know of it", DEADLINE, async || {
+            wait_for("the call to reach the server", DEADLINE, async || {
                 peer.tool(&format!("{server}__running"), json!({}))
                     .await
                     .text()
@@ -304,19 +301,19 @@ async fn a_client_that_goes_cancels_its_call() {
         running().await;
         modern.cancel(id).await;
         ended("a closed stream").await;
-        // A legacy one says so …
+        // A legacy client sends a cancellation …
         let mut legacy = gateway.legacy().await;
         let id = legacy.begin("tools/call", params.clone()).await;
         running().await;
         legacy.cancel(id).await;
         ended("notifications/cancelled").await;
-        // … or ends its session …
+        // … or loses its connection …
         let mut legacy = Peer::http(gateway.client(), LEGACY, peer::all_capabilities()).await;
         legacy.begin("tools/call", params.clone()).await;
         running().await;
         drop(legacy);
         ended("a lost connection").await;
-        // … or its stream, of the oldest kind.
+        // … or does either over HTTP+SSE.
         let mut oldest = Peer::sse(gateway.at("/sse"), json!({})).await;
         let id = oldest.begin("tools/call", params.clone()).await;
         running().await;
@@ -333,7 +330,7 @@ async fn a_client_that_goes_cancels_its_call() {
     }
 }
 
-/// DELETE ends a session with what it has in flight.
+/// DELETE ends a session and its calls in flight.
 #[tokio::test]
 async fn the_end_of_a_session_ends_its_calls() {
     let gateway = Setup::new()
@@ -355,7 +352,7 @@ async fn the_end_of_a_session_ends_its_calls() {
     let calling = client.clone();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(async move { calling.post(call.to_string()).await });
-    // At the server itself: it has its place in line a moment before, while it is recorded.
+    // Waits until the call is at the server. It is queued and recorded a moment earlier.
     let mut peer = gateway.modern().await;
     wait_for("the call at the server", DEADLINE, async || {
         peer.tool("running", json!({})).await.text() == "1"
@@ -366,7 +363,7 @@ async fn the_end_of_a_session_ends_its_calls() {
         gateway.metric("calls_in_flight", Some("one")).await == Some(0)
     })
     .await;
-    // Whoever still waits for the answer is told something.
+    // A client that still waits for the response gets an error.
     let reply = within(
         "an end of the answer",
         Duration::from_secs(5),
@@ -380,7 +377,7 @@ async fn the_end_of_a_session_ends_its_calls() {
     .await;
 }
 
-/// A client that sends its request byte by byte, or half of it, keeps no one waiting.
+/// A client that sends its request byte by byte, or only half of it, delays no other client.
 #[tokio::test]
 async fn half_a_request_blocks_no_one() {
     let gateway = Setup::new().scripted("one", &[]).connected().await;
@@ -415,7 +412,7 @@ async fn half_a_request_blocks_no_one() {
     );
 }
 
-/// A stream of subscriptions that waits for what may never come costs as little as the other streams.
+/// An idle subscription stream uses as little memory as other streams.
 #[tokio::test]
 async fn an_idle_subscription_of_a_modern_client_costs_little() {
     const KIB_EACH: u64 = 10;
@@ -434,14 +431,17 @@ async fn an_idle_subscription_of_a_modern_client_costs_little() {
         let mut streams = Vec::new();
         for id in 0..count {
             let meta = json!({
-                "io.modelcontextprotocol/protocolVersion": NEW,
+                "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
                 "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
                 "io.modelcontextprotocol/clientCapabilities": {},
             });
             let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
             let method = "subscriptions/listen";
             let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-            let headers = [("mcp-protocol-version", NEW), ("mcp-method", method)];
+            let headers = [
+                ("mcp-protocol-version", MODERN_VERSION),
+                ("mcp-method", method),
+            ];
             let body = body.to_string();
             let client = gateway.client();
             let mut stream = client.send(http::Method::POST, &headers, body).await;
@@ -466,7 +466,7 @@ async fn an_idle_subscription_of_a_modern_client_costs_little() {
     listeners(count).await;
     let grown = gateway.memory_now().saturating_sub(before);
     assert!(grown <= KIB_EACH * count, "{grown} KiB more for {count}");
-    // Each of them hears of a change, and of the end.
+    // Each of them is notified of a change, and of the shutdown.
     let mut peer = gateway.modern().await;
     peer.tool("set_tools", json!({"count": 2})).await;
     for stream in &mut streams {

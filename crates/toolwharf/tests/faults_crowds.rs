@@ -1,10 +1,7 @@
-//! Many clients that each take a little for long: connections, bodies and unread answers are bounded over all of them,
-//! and no one else notices.
+//! Many clients that each hold a few resources for a long time: connections, request bodies and unread responses are
+//! bounded in total, and other clients are not affected.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -28,14 +25,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-const NEW: &str = "2026-07-28";
+const MODERN_VERSION: &str = "2026-07-28";
 
 fn address(gateway: &Gateway) -> SocketAddr {
     let host = gateway.url.strip_prefix("http://").unwrap();
     host.parse().unwrap()
 }
 
-/// As many files as can be had: a socket is one, and this process is one end of each.
+/// Raises the file limit to its maximum: each socket is a file, and this process has one end of each.
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -49,10 +46,10 @@ fn head(length: usize) -> String {
     )
 }
 
-/// The text of a modern call of a tool.
+/// The text of a modern tool call.
 fn call(tool: &str, arguments: &Value) -> String {
     let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
@@ -60,16 +57,16 @@ fn call(tool: &str, arguments: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
 }
 
-/// The headers that go with it.
+/// The headers of that call.
 fn headers(tool: &str) -> [(&'static str, &str); 3] {
     [
-        ("mcp-protocol-version", NEW),
+        ("mcp-protocol-version", MODERN_VERSION),
         ("mcp-method", "tools/call"),
         ("mcp-name", tool),
     ]
 }
 
-/// Answered requests of all that were made by clients that ask at a steady pace.
+/// Requests and successful responses of clients that send at a steady rate.
 #[derive(Default)]
 struct Goodput {
     asked: AtomicU64,
@@ -77,7 +74,7 @@ struct Goodput {
     over: AtomicBool,
 }
 
-/// Clients that call a tool ten times a second each, and one that asks after our health.
+/// Clients that call a tool ten times a second each, and one that polls the health check.
 fn others(gateway: &Gateway, goodput: &Arc<Goodput>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for n in 0..8u32 {
@@ -109,7 +106,7 @@ fn others(gateway: &Gateway, goodput: &Arc<Goodput>) -> JoinSet<()> {
     tasks
 }
 
-/// What a slow client does: nothing, half a head, half a body, or a byte a second of either.
+/// The behaviour of a slow client: it sends nothing, half a head, half a body, or either at one byte per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Silent,
@@ -142,8 +139,8 @@ impl Slow {
     }
 }
 
-/// Slow connections are closed ten seconds after their last byte, and a minute after their first one; meanwhile others are
-/// served as ever.
+/// Slow connections are closed ten seconds after their last byte, and at the latest a minute after their first. Other
+/// clients are served normally.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_connections_are_closed_and_harm_no_one() {
     raise_file_limit();
@@ -170,7 +167,7 @@ async fn slow_connections_are_closed_and_harm_no_one() {
         if kind.drips() {
             writers.push(writer);
         } else {
-            // Its end would be an end of the connection.
+            // Closing this half would close the connection.
             kept.push(writer);
         }
         closed.spawn(async move {
@@ -198,7 +195,7 @@ async fn slow_connections_are_closed_and_harm_no_one() {
         let next = within(&what, Duration::from_secs(75), closed.join_next());
         let (kind, after) = next.await.unwrap().unwrap();
         let most = if kind.drips() { 60 } else { 10 };
-        // Beside other tests, a timer and a read can be late.
+        // Next to other tests, a timer and a read can be late.
         assert!(
             after < Duration::from_secs(most + 5),
             "{kind:?} was closed after {after:?}"
@@ -220,10 +217,10 @@ async fn slow_connections_are_closed_and_harm_no_one() {
     assert!(each < 48, "{each} KiB for each slow connection");
 }
 
-/// Bodies that do not get finished take bounded memory over all connections; small ones always find room.
+/// Unfinished bodies use bounded memory over all connections. Small bodies are always accepted.
 #[tokio::test]
 async fn unfinished_bodies_take_bounded_memory() {
-    const LONG: usize = 15 << 20;
+    const BODY_BYTES: usize = 15 << 20;
     let (count, room) = if soak() { (60, 256) } else { (6, 40) };
     let setup = Setup::new().scripted("one", &[]);
     let setup = if soak() {
@@ -234,14 +231,14 @@ async fn unfinished_bodies_take_bounded_memory() {
     let gateway = setup.serve().await;
     gateway.up("one").await;
     let before = gateway.memory_peak();
-    let piece = vec![b' '; LONG - 1];
+    let piece = vec![b' '; BODY_BYTES - 1];
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..count {
         let mut socket = TcpStream::connect(address(&gateway)).await.unwrap();
-        socket.write_all(head(LONG).as_bytes()).await.unwrap();
+        socket.write_all(head(BODY_BYTES).as_bytes()).await.unwrap();
         let mut answer = vec![0; 4096];
-        // A refusal may come at any time; then the rest is not taken.
+        // A refusal may arrive at any time; then the rest is not sent.
         let (mut reader, mut writer) = socket.split();
         let sending = writer.write_all(&piece);
         let answered = tokio::select! {
@@ -273,7 +270,7 @@ async fn unfinished_bodies_take_bounded_memory() {
     assert_eq!(answer.result()["structuredContent"]["n"], 1);
     let grown = gateway.memory_peak() - before;
     assert!(grown < (room + 40) * 1024, "{grown} KiB more");
-    // Whoever gives up makes room.
+    // A client that disconnects frees its share.
     drop(open);
     let long = call("echo", &json!({"pad": "p".repeat(12 << 20)}));
     wait_for("room", DEADLINE, async || {
@@ -284,19 +281,19 @@ async fn unfinished_bodies_take_bounded_memory() {
     .await;
 }
 
-/// Beyond the cap on connections there is room for an administrator of this machine, for whoever asks after our health,
-/// and for servers that are being started.
+/// Beyond the connection limit there is room for a local administrator, health checks and servers that are being
+/// started.
 #[tokio::test]
 async fn beyond_the_cap_there_is_room_for_the_administrator() {
-    const CAP: usize = 8;
+    const MAX_CONNECTIONS: usize = 8;
     let mut gateway = Setup::new()
-        .settings(&format!("[limits]\nmax_connections = {CAP}\n"))
+        .settings(&format!("[limits]\nmax_connections = {MAX_CONNECTIONS}\n"))
         .serve()
         .await;
     let mut open = Vec::new();
-    for _ in 0..CAP {
+    for _ in 0..MAX_CONNECTIONS {
         let mut socket = TcpStream::connect(address(&gateway)).await.unwrap();
-        // It is kept after an answer.
+        // The connection stays open after a response.
         let ask = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
         socket.write_all(ask.as_bytes()).await.unwrap();
         let mut answer = [0; 512];
@@ -328,7 +325,7 @@ async fn beyond_the_cap_there_is_room_for_the_administrator() {
     .await;
 }
 
-/// The gateway has as many files as it may have; what it starts has as many as it was given itself.
+/// The gateway raises its file limit to the maximum. Child processes get the original limit.
 #[tokio::test]
 async fn the_limit_of_files_is_raised_for_the_gateway_only() {
     let mut limit = getrlimit(Resource::Nofile);
@@ -351,7 +348,7 @@ async fn the_limit_of_files_is_raised_for_the_gateway_only() {
     assert_eq!(files(pid), ("1000".to_owned(), hard));
 }
 
-/// Sends a request for an answer of so many bytes that nobody will read, one of three ways.
+/// Requests a response of `bytes` bytes that is never read, in one of three ways.
 async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStream> {
     let dial = async || {
         let socket = TcpSocket::new_v4().unwrap();
@@ -373,7 +370,7 @@ async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStr
     let mut socket = dial().await;
     let mut first = [0; 512];
     match n % 3 {
-        // A modern client's answer is one text.
+        // A modern client gets the response as one text.
         0 => {
             let json = ("accept", "application/json, text/event-stream");
             let headers = [&headers("big")[..], &[json]].concat();
@@ -382,7 +379,7 @@ async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStr
             socket.write_all(text.as_bytes()).await.unwrap();
             vec![socket]
         }
-        // A legacy one's is an event, which is held for who comes back …
+        // A legacy client gets an event, which is kept for a reconnect …
         1 => {
             let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
             let hello =
@@ -397,7 +394,7 @@ async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStr
             socket.write_all(text.as_bytes()).await.unwrap();
             vec![socket]
         }
-        // … or goes out on the session's own stream.
+        // … or is sent on the session's separate stream.
         _ => {
             let get = "GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n";
             socket.write_all(get.as_bytes()).await.unwrap();
@@ -418,7 +415,8 @@ async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStr
     }
 }
 
-/// Long answers that nobody reads take bounded memory over all clients: past it, those who read least are cut off.
+/// Long unread responses use bounded memory over all clients. Beyond the limit, the clients that read least are
+/// disconnected.
 #[tokio::test]
 async fn unread_answers_of_many_clients_take_bounded_memory() {
     let (count, bytes, room) = if soak() {
@@ -430,7 +428,7 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
         .settings(&format!("[limits]\nmax_unread_bytes = \"{room}MiB\"\n"))
         .server(
             "one",
-            // One after the other: the last one waits long for its turn.
+            // The calls run one after the other, so the last one waits long for its turn.
             with(
                 scripted("one", &[]),
                 json!({"maxConcurrency": 1, "callTimeoutMs": 600_000}),
@@ -449,28 +447,32 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
             && gateway.metric("calls_in_flight", Some("one")).await == Some(0)
     })
     .await;
-    // The last answer may still be on its way: it is counted, and then somebody is cut off for it.
-    let unread = wait_for_some("what waits to be within its bound", DEADLINE, async || {
-        let unread = gateway.metric("unread_bytes", None).await.unwrap();
-        (unread <= room << 20).then_some(unread)
-    })
+    // The last response may still be in transit. When it counts, another client is disconnected for it.
+    let unread = wait_for_some(
+        "the unread bytes to be within the limit",
+        DEADLINE,
+        async || {
+            let unread = gateway.metric("unread_bytes", None).await.unwrap();
+            (unread <= room << 20).then_some(unread)
+        },
+    )
     .await;
     assert!(unread > room << 18, "{unread} bytes wait: too few");
     gateway.logged("cut off a client that does not read").await;
-    // Who reads gets all of it, in spite of them.
+    // A client that reads gets the whole response nevertheless.
     let mut peer = gateway.modern().await;
     let answer = peer.tool("big", json!({"bytes": bytes})).await;
     assert!(answer.text().len() >= bytes);
     let grown = gateway.memory_peak() - before;
-    // An answer under way is there several times: as it came, as it is changed, and as it goes.
+    // A response in transit exists several times: as received, as rewritten, and as sent.
     let under_way = 8 * bytes as u64 / 1024;
     assert!(grown < room * 1024 + under_way, "{grown} KiB more");
 }
 
-/// What a peak took is given back: half a minute after it the gateway's own memory is what it was before.
+/// Memory from a peak is returned: half a minute later the private memory is back to its previous level.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_returns_after_a_peak() {
-    const BIG: usize = 8_000_000;
+    const LARGE_BYTES: usize = 8_000_000;
     let count = if soak() { 100 } else { 12 };
     let gateway = Setup::new()
         .server(
@@ -480,7 +482,7 @@ async fn memory_returns_after_a_peak() {
         .serve()
         .await;
     gateway.up("one").await;
-    // Everything once, so that what is only made at the first use is there.
+    // Each operation once, so that everything that is created at first use exists.
     for _ in 0..20 {
         let client = gateway.client();
         let text = call(
@@ -496,17 +498,17 @@ async fn memory_returns_after_a_peak() {
     let start = |n: usize, peak: &mut JoinSet<_>| {
         let client = gateway.client();
         peak.spawn(async move {
-            // Long answers and long requests.
+            // Long responses and long requests.
             let (bytes, pad) = if n.is_multiple_of(2) {
-                (BIG, 1)
+                (LARGE_BYTES, 1)
             } else {
-                (1, BIG)
+                (1, LARGE_BYTES)
             };
             let text = call("big", &json!({"bytes": bytes, "pad": "p".repeat(pad)}));
             client.post_with(&headers("big"), text).await.status
         });
     };
-    // More at a time would be refused, or cut off.
+    // More at the same time would be refused or disconnected.
     for n in 0..12 {
         start(n, &mut peak);
     }

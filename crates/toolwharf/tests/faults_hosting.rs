@@ -1,10 +1,7 @@
-//! The product is killed with -9 while it hosts many servers, each with a grandchild in a session of its own: nothing
-//! of them is left half a second later, and the next run has all of them again.
+//! The product is killed with SIGKILL while it hosts many servers, each with a grandchild in a separate session. Half a
+//! second later none of their processes is left, and the next run starts all servers again.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod kept;
 
@@ -15,12 +12,12 @@ use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, soak, wait_for};
 use tokio::time::Instant;
 
-/// From the kill to the last death.
-const GONE: Duration = Duration::from_millis(500);
-/// Many servers are started on two processors.
-const START: Duration = Duration::from_secs(120);
+/// Limit from the kill to the last exit.
+const MAX_EXIT_TIME: Duration = Duration::from_millis(500);
+/// Starting many servers takes long on two CPUs.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The processes of a run, by the marker that each has in its environment.
+/// Returns the processes of a run, by the marker in their environment.
 fn marked(run: &str) -> Vec<u32> {
     let marker = format!("TOOLWHARF_INSTANCE={run}:");
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -42,7 +39,7 @@ async fn call(running: &Running, name: &str, tool: &str, arguments: Value) -> Va
 }
 
 async fn all_up(running: &Running, count: usize) {
-    wait_for("all servers", START, async || {
+    wait_for("all servers", START_TIMEOUT, async || {
         let told = running.ok("GET", "/mcp/servers", Value::Null).await;
         let servers = told["servers"].as_array().unwrap();
         servers.len() == count && servers.iter().all(|one| one["status"] == "running")
@@ -71,7 +68,7 @@ async fn nothing_survives_a_kill_of_the_product() {
         let marker = environment["structuredContent"]["TOOLWHARF_INSTANCE"].as_str();
         assert!(marker.is_some(), "{environment}");
         let run = marker.unwrap().split(':').next().unwrap().to_owned();
-        // The server and its grandchild, at the least.
+        // At least the server and its grandchild.
         let before = marked(&run).len();
         assert!(before >= 2 * servers, "{before}");
 
@@ -80,8 +77,8 @@ async fn nothing_survives_a_kill_of_the_product() {
         wait_for("their deaths", DEADLINE, async || marked(&run).is_empty()).await;
         let took = killed.elapsed();
         eprintln!("round {round}: {before} processes gone after {took:?}");
-        // A machine that builds and tests beside this is no measure.
-        assert!(!soak() || took <= GONE, "{took:?}");
+        // Timing is only asserted on an otherwise idle machine.
+        assert!(!soak() || took <= MAX_EXIT_TIME, "{took:?}");
         running = kept.start().await;
     }
     all_up(&running, servers).await;

@@ -1,5 +1,4 @@
-//! Servers that are dead, hang or are slow at their start: the lists of the others are neither delayed nor
-//! emptied by them.
+//! Servers that are dead, hang or start slowly neither delay nor empty the lists of other servers.
 
 mod common;
 
@@ -75,16 +74,16 @@ async fn dead_servers_neither_delay_nor_empty_the_lists() {
         .serve()
         .await;
     everything_of_the_good_one(&gateway).await;
-    // Each of them says in the log what is wrong with it.
+    // The log explains what is wrong with each of them.
     for server in [
         "missing", "exits", "discover", "refused", "sse", "silent", "chatty",
     ] {
-        wait_for(&format!("a word on {server}"), DEADLINE, async || {
+        wait_for(&format!("a log line on {server}"), DEADLINE, async || {
             let stderr = gateway.process.stderr();
             stderr.lines().any(|line| {
                 let says = [
                     "did not start: ",
-                    "cannot be started as it stands: ",
+                    "cannot be started as configured: ",
                     "it crashed: ",
                 ];
                 line.contains(&format!("server={server}"))
@@ -96,8 +95,8 @@ async fn dead_servers_neither_delay_nor_empty_the_lists() {
     everything_of_the_good_one(&gateway).await;
 }
 
-/// A server that never answers its handshake: handshakes, calls, prompts and reads of others do not wait for
-/// it at all; the first list does, but not for long, and never again.
+/// A server that never answers its handshake does not delay other servers' handshakes, calls, prompts and reads. Only
+/// the first list waits for it, briefly.
 #[tokio::test]
 async fn a_hung_server_neither_delays_nor_empties_the_lists() {
     let gateway = Setup::new()
@@ -129,7 +128,7 @@ async fn a_hung_server_neither_delays_nor_empties_the_lists() {
         assert_eq!(read.result()["contents"][0]["uri"], uri);
         at_once("one of the requests", start);
     }
-    // The first list may wait for a first start, for at most ten seconds of it.
+    // The first list may wait for a first start, at most ten seconds.
     let mut peer = gateway.legacy().await;
     let listed = within("the first list", Duration::from_secs(12), tools(&mut peer)).await;
     assert_eq!(listed, ["tool_0", "tool_1"]);
@@ -140,7 +139,7 @@ async fn a_hung_server_neither_delays_nor_empties_the_lists() {
     at_once("the list of one server", start);
 }
 
-/// All pages, of every list, in their order.
+/// All pages of every list, in order.
 #[tokio::test]
 async fn all_pages_of_all_lists_are_there() {
     let gateway = Setup::new()
@@ -178,7 +177,7 @@ async fn all_pages_of_all_lists_are_there() {
     }
 }
 
-/// One server without prompts and resources: those of the others are listed all the same.
+/// A server without prompts and resources does not hide those of others.
 #[tokio::test]
 async fn a_server_without_prompts_hides_no_others() {
     let gateway = Setup::new()
@@ -204,7 +203,8 @@ async fn a_server_without_prompts_hides_no_others() {
     }
 }
 
-/// Slow lists keep nobody waiting: the others' are there, the slow one's follow, and the clients are told.
+/// A slow list delays no client. The other servers' lists are available, the slow one follows, and clients are
+/// notified.
 #[tokio::test]
 async fn a_slow_list_follows_when_it_is_there() {
     let gateway = Setup::new()
@@ -225,7 +225,7 @@ async fn a_slow_list_follows_when_it_is_there() {
     let answer = peer.tool("good__tool_0", json!({"n": 1})).await;
     assert_eq!(answer.result()["structuredContent"]["n"], 1);
     at_once("the call", start);
-    // It comes before the slow one's list does.
+    // The call comes before the slow list has arrived.
     let first = tools(&mut peer).await;
     assert_eq!(first, ["good__tool_0"]);
     let told = peer
@@ -238,11 +238,11 @@ async fn a_slow_list_follows_when_it_is_there() {
     .await;
 }
 
-/// A server whose list takes longer than a page may take: it is asked again, and what was known of it stays.
+/// A list that exceeds the page timeout is requested again, and the known list is kept.
 #[tokio::test]
 async fn a_list_that_cannot_be_had_leaves_the_known_one() {
     let setup = Setup::new();
-    // It is quick at its first start and useless at lists from the second on.
+    // The server starts quickly the first time, and never returns its lists from the second start on.
     let marker = setup.folder().join("was-there");
     let script = r#"if [ -e "$0" ]; then exec "$1" --no-builtin --tools 2 --list-delay-ms 3600000; fi; touch "$0"; exec "$1" --no-builtin --tools 2"#;
     let entry = json!({"command": "sh", "args": ["-c", script, marker, testkit::Bin::path("testkit-scripted")]});
@@ -256,7 +256,7 @@ async fn a_list_that_cannot_be_had_leaves_the_known_one() {
     let mut single = Peer::http(gateway.at("/mcp/-/odd"), LEGACY, json!({})).await;
     let crashed = single.tool("crash", json!({})).await;
     assert!(crashed.response.get("error").is_some(), "{crashed:?}");
-    // Its calls work as soon as it is there, whatever becomes of its lists.
+    // Its calls work as soon as it is running, whatever happens to its lists.
     wait_for("the server's return", Duration::from_secs(45), async || {
         assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
         peer.tool("tool_0", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
@@ -269,16 +269,16 @@ async fn a_list_that_cannot_be_had_leaves_the_known_one() {
     );
 }
 
-const CHANGED: [&str; 3] = [
+const LIST_CHANGED_METHODS: [&str; 3] = [
     "notifications/tools/list_changed",
     "notifications/prompts/list_changed",
     "notifications/resources/list_changed",
 ];
 
-/// How often a client was told of changes of each list until it was quiet for a while.
+/// Counts the change notifications for each list until the client has received none for a while.
 async fn told(peer: &mut Peer) -> [usize; 3] {
     let mut told = [0; 3];
-    for (count, method) in told.iter_mut().zip(CHANGED) {
+    for (count, method) in told.iter_mut().zip(LIST_CHANGED_METHODS) {
         while peer
             .notification(method, Duration::from_millis(1500))
             .await
@@ -290,8 +290,7 @@ async fn told(peer: &mut Peer) -> [usize; 3] {
     told
 }
 
-/// A start of many servers, one after the other, is no more than one change for whoever listens, and none of lists that
-/// stay empty.
+/// Starting many servers one after the other causes one notification per client, and none for lists that stay empty.
 #[tokio::test]
 async fn a_start_of_many_servers_is_told_once() {
     let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
@@ -310,7 +309,7 @@ async fn a_start_of_many_servers_is_told_once() {
     assert_eq!(told(&mut peer).await, [0, 0, 0]);
 }
 
-/// A list that did not change is not told of, whatever its server says; and a burst is told once.
+/// A list that did not change is not announced, even if its server says so. A burst of changes is announced once.
 #[tokio::test]
 async fn list_changes_are_true() {
     let options = ["--tools", "1", "--prompts", "1", "--resources", "1"];
@@ -336,7 +335,7 @@ async fn list_changes_are_true() {
         assert_eq!(told(peer).await, [1, 0, 0]);
         assert!(tools(peer).await.contains(&"tool_2".to_owned()));
     }
-    // The same again is no change.
+    // The same definition again is not a change.
     let back = json!({"count": 3, "description": "Returns its arguments"});
     peers[0].tool("set_tools", back).await;
     for peer in &mut peers {
@@ -344,7 +343,8 @@ async fn list_changes_are_true() {
     }
 }
 
-/// What servers say of themselves is in the very first answer, if they are quick; one that says nothing keeps nobody.
+/// The first `initialize` response contains the instructions of all servers that start quickly. A server without
+/// instructions delays no client.
 #[tokio::test]
 async fn the_first_introduction_has_the_instructions() {
     let says = |text: &'static str, more: &[&'static str]| {

@@ -1,10 +1,7 @@
-//! Servers that misbehave: the call concerned ends with a clear error, in bounded time and memory, and every
-//! other call is unharmed meanwhile.
+//! Servers that misbehave: the affected call ends with a clear error, in bounded time and memory, and no other call is
+//! affected.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -30,19 +27,19 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Outcome, Peer, peer, wait_for, within};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::Instant};
 
-/// Wall time of one call in these tests, and what its end may take beyond that: less than all else that could end it, of
-/// which the shortest is the 30 s of a line without an end.
-const CALL: u64 = 2_000;
-const SLACK: Duration = Duration::from_secs(10);
+/// The call timeout in these tests in milliseconds, and how much later the call may end. Together shorter than anything
+/// else that could end the call; the shortest of those is the 30 s limit for an unterminated line.
+const CALL_TIMEOUT_MS: u64 = 2_000;
+const TIMEOUT_SLACK: Duration = Duration::from_secs(10);
 
 fn limited(name: &str) -> Value {
     with(
         scripted(name, &[]),
-        json!({"callTimeoutMs": CALL, "maxConcurrency": 4}),
+        json!({"callTimeoutMs": CALL_TIMEOUT_MS, "maxConcurrency": 4}),
     )
 }
 
-/// Calls another server without a pause until it is stopped; each call has to be answered rightly.
+/// Calls another server continuously until stopped, and checks every response.
 struct Witness {
     stop: tokio::sync::oneshot::Sender<()>,
     task: JoinSet<()>,
@@ -76,27 +73,24 @@ impl Witness {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// At least `least` calls were answered: more than would be if each had waited for a misbehaving one.
+    /// Stops, and asserts at least `least` responses: more than if each call had waited for a misbehaving one.
     async fn finish(mut self, least: u64) {
         let _ = self.stop.send(());
         self.task.join_next().await.unwrap().unwrap();
         let count = self.answered.load(Ordering::Relaxed);
-        assert!(
-            count >= least,
-            "only {count} other calls were answered meanwhile"
-        );
+        assert!(count >= least, "only {count} other calls were answered");
     }
 }
 
-/// What has to come of a call to a misbehaving tool.
+/// The expected outcome of a call to a misbehaving tool.
 enum End {
     /// A result with this text.
     Text(&'static str),
-    /// An error with this in its message.
+    /// An error whose message contains this.
     Error(&'static str),
 }
 
-/// Each misbehaviour at a server of its own, all of them at once.
+/// One server per misbehaviour, all at once.
 #[tokio::test]
 async fn every_misbehaviour_ends_with_a_clear_error() {
     use End::{Error, Text};
@@ -161,7 +155,11 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
             Error("duplicate key \"id\""),
         ),
         ("crash", json!({"code": 3}), Error("went away")),
-        ("late", json!({"ms": CALL + 500}), Error("did not answer")),
+        (
+            "late",
+            json!({"ms": CALL_TIMEOUT_MS + 500}),
+            Error("did not answer"),
+        ),
         (
             "stderr",
             json!({"bytes": 20_000_000, "newlines": false}),
@@ -190,7 +188,7 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
     for version in [LEGACY, peer::MODERN] {
         let mut calls = JoinSet::new();
         for (at, (tool, arguments, _)) in cases.iter().enumerate() {
-            // The one of before may still be on its way back.
+            // The server may still be restarting after the previous call.
             wait_for("the server", DEADLINE, async || {
                 gateway.metric("server_up", Some(&format!("bad{at}"))).await == Some(1)
             })
@@ -209,7 +207,7 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
             let (tool, arguments, end) = &cases[at];
             let what = format!("{tool} {arguments} ({version}): {response}");
             assert!(
-                took < Duration::from_millis(CALL) + SLACK,
+                took < Duration::from_millis(CALL_TIMEOUT_MS) + TIMEOUT_SLACK,
                 "{took:?} {what}"
             );
             match end {
@@ -221,7 +219,7 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
                         .as_str()
                         .unwrap_or_else(|| panic!("{what}"));
                     assert!(message.contains(part), "{what}");
-                    // What has come is not waited for.
+                    // Only a missing response counts as a timeout.
                     assert_eq!(
                         response["error"]["data"]["reason"] == "timeout",
                         *part == "did not answer",
@@ -236,7 +234,8 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
                 }
             }
         }
-        // Whoever still lives answers the next call, and rightly: nothing of before is taken for it.
+        // Servers that are still running answer the next call correctly; no earlier output is mistaken for the
+        // response.
         let mut peer = Peer::http(gateway.client(), version, json!({})).await;
         for (at, (tool, _, _)) in cases.iter().enumerate() {
             if *tool == "unterminated" {
@@ -260,7 +259,7 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
     witness.finish(10).await;
 }
 
-/// A late answer is dropped and never given to another call, over stdio and over HTTP.
+/// A late response is dropped and never given to another call, over stdio and HTTP.
 #[tokio::test]
 async fn late_answers_reach_nobody() {
     let mut remote = testkit::Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
@@ -283,7 +282,7 @@ async fn late_answers_reach_nobody() {
             let response = peer.finish(id).await;
             assert_eq!(response["error"]["data"]["reason"], "timeout", "{response}");
         }
-        // The answers come in while these are on their way.
+        // The late responses arrive during these calls.
         let end = Instant::now() + Duration::from_millis(600);
         let mut n = 0;
         while Instant::now() < end {
@@ -296,7 +295,7 @@ async fn late_answers_reach_nobody() {
     }
 }
 
-/// A server writes 1 GiB without a newline: bounded memory, its call ends, others go on.
+/// A server writes 1 GiB without a newline: memory is bounded, its call ends, and other calls continue.
 #[tokio::test]
 async fn a_flood_without_a_newline_costs_bounded_memory() {
     let bytes: u64 = if testkit::soak() { 1 << 30 } else { 256 << 20 };
@@ -314,13 +313,13 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
         .await;
     gateway.up("good").await;
     let mut peer = gateway.legacy().await;
-    // What is allowed passes: a line of nearly the bound.
+    // A line just below the limit passes.
     let big = peer.tool("bad__big", json!({"bytes": 8_000_000})).await;
     assert_eq!(big.text().len(), 8_000_000);
     let before = gateway.memory_peak();
     let witness = Witness::new(&gateway).await;
-    // Of calls that wait for a flood one is answered in its time, however long that is. A busy machine may have no time for two
-    // in the first.
+    // If calls had to wait for the flood, at most one would be answered during it, however long it takes. A busy
+    // machine may not manage two during the first flood, so it is repeated.
     let mut floods = 0;
     let answer = loop {
         let before = witness.answered();
@@ -329,7 +328,7 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
             break answer;
         }
         floods += 1;
-        assert!(floods < 5, "others wait for a flood");
+        assert!(floods < 5, "other calls wait for the flood");
         usable(&mut peer).await;
     };
     witness.finish(2).await;
@@ -337,7 +336,7 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
     assert!(ended, "{answer:?}");
     let grown = gateway.memory_peak() - before;
     assert!(grown < 64 * 1024, "{grown} KiB more for {bytes} bytes");
-    // One that is just a little too long: that call fails at once, and says why.
+    // A line slightly over the limit fails its call at once, with the reason.
     for server in ["bad", "http"] {
         let long = peer
             .tool(&format!("{server}__big"), json!({"bytes": 9_000_000}))
@@ -359,30 +358,30 @@ async fn usable(peer: &mut Peer) {
     .await;
 }
 
-/// The bound of a message if nothing else is set.
-const LONGEST: u64 = 20 << 20;
+/// The default limit for a message, in bytes.
+const MAX_MESSAGE_BYTES: u64 = 20 << 20;
 
-/// What the end of a message that is too long has to be: at once, with the reason, at little cost.
+/// Asserts that a call whose message was too long ended at once and with the reason.
 fn too_long(answer: &Outcome, since: Duration, what: &str) {
     let message = answer.response["error"]["message"].as_str();
     let message = message.unwrap_or_else(|| panic!("{what}: {answer:?}"));
-    let longer = format!("longer than {LONGEST} bytes");
+    let longer = format!("longer than {MAX_MESSAGE_BYTES} bytes");
     assert!(message.contains(&longer), "{what}: {message}");
     assert!(message.contains("max_line_bytes"), "{what}: {message}");
     eprintln!("{what}: {since:?} of 1 s");
-    // Promised from the moment on when the bound is passed.
+    // One second is promised from the moment when the limit is exceeded.
     assert!(since <= Duration::from_secs(1), "{what}: {since:?}");
 }
 
-/// A line that is longer than any may be ends its call as soon as that is known, and little is kept of it, however many
-/// there are in a row.
+/// A line that exceeds every limit ends its call as soon as this is known. Little of it is kept, even if many follow
+/// each other.
 #[tokio::test]
 async fn a_line_that_is_too_long_ends_its_call_at_once() {
     let bytes: u64 = if testkit::soak() { 1 << 30 } else { 1 << 27 };
     let cases = [
         ("garbage", json!({ "bytes": bytes })),
         ("answer", json!({"bytes": bytes, "answer": true})),
-        // It ends with its server only.
+        // This line ends only with its server.
         ("endless", json!({"bytes": 1_u64 << 50, "answer": true})),
     ];
     let mut setup = Setup::new()
@@ -402,7 +401,7 @@ async fn a_line_that_is_too_long_ends_its_call_at_once() {
     for (name, mut arguments) in cases {
         let mark = gateway.folder().join(name);
         arguments["mark"] = json!(mark);
-        arguments["at"] = json!(LONGEST);
+        arguments["at"] = json!(MAX_MESSAGE_BYTES);
         let answer = peer.tool(&format!("{name}__flood"), arguments).await;
         let now = SystemTime::now();
         let passed = mark.metadata().unwrap().modified().unwrap();
@@ -413,7 +412,7 @@ async fn a_line_that_is_too_long_ends_its_call_at_once() {
         eprintln!("{name}: {grown} KiB more of 24 MiB");
         assert!(grown < 24 * 1024, "{name}: {grown} KiB more");
     }
-    // Those whose line has an end can be used again. What they answer in the middle of their flood is lost.
+    // Servers whose line ends can be used again. Responses in the middle of their flood are lost.
     for name in ["garbage", "answer"] {
         wait_for("the server to be usable again", DEADLINE, async || {
             let echo = peer.tool(&format!("{name}__echo"), json!({"n": 2})).await;
@@ -423,7 +422,8 @@ async fn a_line_that_is_too_long_ends_its_call_at_once() {
     }
 }
 
-/// A server over HTTP whose tools answer without an end, in the form that they are called after; and where it is.
+/// Starts an HTTP server whose tools never finish their responses; the tool name selects the format. Returns the
+/// server's URL.
 async fn endless_http(passed: watch::Sender<Option<Instant>>) -> (String, JoinSet<()>) {
     async fn answer(passed: watch::Sender<Option<Instant>>, text: String) -> Response {
         let request: Value = serde_json::from_str(&text).unwrap();
@@ -452,7 +452,7 @@ async fn endless_http(passed: watch::Sender<Option<Instant>>) -> (String, JoinSe
                     let (passed, chunk) = (passed.clone(), chunk.clone());
                     async move {
                         let then = sent + chunk.len() as u64;
-                        if (sent..then).contains(&LONGEST) {
+                        if (sent..then).contains(&MAX_MESSAGE_BYTES) {
                             passed.send_replace(Some(Instant::now()));
                         }
                         Some((chunk, then))
@@ -474,7 +474,7 @@ async fn endless_http(passed: watch::Sender<Option<Instant>>) -> (String, JoinSe
     (url, task)
 }
 
-/// The same of an answer over HTTP, be it a body or an event.
+/// The same for a response over HTTP, as a body or as an event.
 #[tokio::test]
 async fn an_answer_over_http_that_is_too_long_ends_its_call_at_once() {
     let (passed, mut at) = watch::channel(None);
@@ -493,7 +493,7 @@ async fn an_answer_over_http_that_is_too_long_ends_its_call_at_once() {
         let answer = peer.tool(name, json!({})).await;
         let passed = at
             .borrow_and_update()
-            .expect("it sends more than the bound");
+            .expect("it sends more than the limit");
         too_long(&answer, passed.elapsed(), name);
         let witness = peer.tool("echo", json!({"n": 1})).await;
         assert_eq!(witness.result()["structuredContent"]["n"], 1);
@@ -503,7 +503,7 @@ async fn an_answer_over_http_that_is_too_long_ends_its_call_at_once() {
     }
 }
 
-/// What a server says is text in the log, whatever it holds.
+/// Server output in the log is escaped, whatever it contains.
 #[tokio::test]
 async fn a_carriage_return_of_a_server_is_escaped_in_the_log() {
     let script = "printf 'seen\\rhidden\\n' >&2; exit 3";
@@ -515,7 +515,7 @@ async fn a_carriage_return_of_a_server_is_escaped_in_the_log() {
     assert!(!gateway.process.stderr().contains('\r'));
 }
 
-/// The same flood on the standard error output.
+/// The same flood on stderr.
 #[tokio::test]
 async fn a_flood_of_stderr_costs_bounded_memory() {
     let gateway = Setup::new()
@@ -541,7 +541,8 @@ async fn a_flood_of_stderr_costs_bounded_memory() {
     assert!(grown < 16 * 1024, "{grown} KiB more");
 }
 
-/// A server that crashes in mid-call with others in flight: all of these end, and it is back within 5 s.
+/// A server crashes during a call with other calls in flight: all of them end, and the server is running again within 5
+/// s.
 #[tokio::test]
 async fn a_crash_ends_all_its_calls_and_it_comes_back() {
     let gateway = Setup::new()
@@ -602,7 +603,7 @@ async fn a_crash_ends_all_its_calls_and_it_comes_back() {
     witness.finish(2).await;
 }
 
-/// A client's answer and a cancellation go to the right request even when the server never ends it.
+/// A cancellation frees the call's place, even if the server never ends the call.
 #[tokio::test]
 async fn a_cancelled_call_gives_its_place_back() {
     let gateway = Setup::new()
@@ -616,7 +617,7 @@ async fn a_cancelled_call_gives_its_place_back() {
         .connected()
         .await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
-        // One call at a time: as long as `never` is not over, nothing else is answered.
+        // The server takes one call at a time: until `never` is cancelled, no other call is answered.
         let hanging = peer.begin("tools/call", json!({"name": "never"})).await;
         wait_for("the call at the server", DEADLINE, async || {
             gateway.metric("calls_in_flight", Some("one")).await == Some(1)

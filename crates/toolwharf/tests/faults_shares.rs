@@ -1,10 +1,7 @@
-//! Clients that take more than their share, and keys that are revoked: others have theirs, and what was opened with the
-//! key ends.
+//! Clients that use more than their share, and revoked keys: other clients keep their share, and everything opened with
+//! a revoked key ends.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -14,10 +11,10 @@ use common::{Gateway, LEGACY, Setup};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, RawClient, Reply, wait_for, within};
 
-const NEW: &str = "2026-07-28";
-const STREAM: [(&str, &str); 1] = [("accept", "text/event-stream")];
+const MODERN_VERSION: &str = "2026-07-28";
+const ACCEPT_STREAM: [(&str, &str); 1] = [("accept", "text/event-stream")];
 
-/// A client that is somebody by what it sends as a key.
+/// A client that is identified by its bearer token.
 fn client(gateway: &Gateway, who: &str) -> RawClient {
     let bearer = format!("Bearer {who}");
     gateway.client().with("authorization", &bearer)
@@ -44,7 +41,7 @@ async fn ask(client: &RawClient, method: &str, params: Value) -> Reply {
 /// Opens `subscriptions/listen`.
 async fn listen(client: &RawClient) -> testkit::Streaming {
     let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
@@ -52,15 +49,15 @@ async fn listen(client: &RawClient) -> testkit::Streaming {
     let body =
         json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params});
     let headers = [
-        ("mcp-protocol-version", NEW),
+        ("mcp-protocol-version", MODERN_VERSION),
         ("mcp-method", "subscriptions/listen"),
     ];
     let text = body.to_string();
     client.send(http::Method::POST, &headers, text).await
 }
 
-/// One client that opens session after session ends its own, those that are unused for longest; it takes none of
-/// another's, and leaves room for whoever comes next.
+/// A client that opens session after session loses its own, those unused for longest first. Other clients keep theirs,
+/// and new clients find room.
 #[tokio::test]
 async fn whoever_opens_most_sessions_loses_them_first() {
     const MAX_SESSIONS: usize = 40;
@@ -74,7 +71,7 @@ async fn whoever_opens_most_sessions_loses_them_first() {
     let greedy = client(&gateway, "greedy");
     let first = session(&greedy).await;
     let listening = session(&greedy).await;
-    let _stream = listening.get(&STREAM).await;
+    let _stream = listening.get(&ACCEPT_STREAM).await;
     let mut last = first.clone();
     for _ in 0..count {
         last = session(&greedy).await;
@@ -89,7 +86,7 @@ async fn whoever_opens_most_sessions_loses_them_first() {
         (20..=MAX_SESSIONS as u64).contains(&open),
         "{open} sessions"
     );
-    // Others get as many as there is room for, and the greedy one's besides.
+    // Other clients get as many sessions as there is room for, and also those of the greedy client.
     for _ in 0..15 {
         session(&client(&gateway, "third")).await;
     }
@@ -98,7 +95,7 @@ async fn whoever_opens_most_sessions_loses_them_first() {
     assert!(open <= MAX_SESSIONS as u64, "{open} sessions");
 }
 
-/// One client cannot watch all resources that may be watched.
+/// One client cannot use up the limit for subscribed resources.
 #[tokio::test]
 async fn watched_resources_are_shared_out() {
     let gateway = Setup::new()
@@ -119,14 +116,14 @@ async fn watched_resources_are_shared_out() {
         watched += 1;
     }
     assert_eq!(watched, 40);
-    // Another session of the same client has no share of its own.
+    // Another session of the same client has no separate share.
     let second = session(&client(&gateway, "greedy")).await;
     let reply = ask(&second, "resources/subscribe", uri(0)).await.text();
     assert!(reply.contains("max_subscriptions"), "{reply}");
     let other = session(&client(&gateway, "other")).await;
     let reply = ask(&other, "resources/subscribe", uri(0)).await.text();
     assert!(reply.contains("result"), "{reply}");
-    // What is given back can be had again.
+    // Released subscriptions are available again.
     let reply = ask(&greedy, "resources/unsubscribe", uri(1)).await.text();
     assert!(reply.contains("result"), "{reply}");
     assert_eq!(greedy.delete(&[]).await.status, 204);
@@ -134,7 +131,7 @@ async fn watched_resources_are_shared_out() {
     assert!(reply.contains("result"), "{reply}");
 }
 
-/// One client cannot have all event streams.
+/// One client cannot use up all event streams.
 #[tokio::test]
 async fn open_streams_are_shared_out() {
     let gateway = Setup::new()
@@ -149,7 +146,7 @@ async fn open_streams_are_shared_out() {
             break stream.collect(DEADLINE).await;
         }
         open.push(stream);
-        assert!(open.len() < 40, "one client has all");
+        assert!(open.len() < 40, "one client has all streams");
     };
     assert_eq!(refused.status, 503);
     assert!(
@@ -159,7 +156,7 @@ async fn open_streams_are_shared_out() {
     );
     assert_eq!(open.len(), 32);
     let other = session(&client(&gateway, "other")).await;
-    assert_eq!(other.get(&STREAM).await.status, 200);
+    assert_eq!(other.get(&ACCEPT_STREAM).await.status, 200);
     drop(open);
     wait_for("a stream", DEADLINE, async || {
         listen(&greedy).await.status == 200
@@ -167,7 +164,7 @@ async fn open_streams_are_shared_out() {
     .await;
 }
 
-/// All streams that were opened with a key end within a second of its being revoked: of both eras, and of the API.
+/// All streams that were opened with a key end within a second of its revocation: in both eras, and in the REST API.
 #[tokio::test]
 async fn a_revoked_key_ends_its_streams() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
@@ -186,10 +183,10 @@ async fn a_revoked_key_ends_its_streams() {
     let oldest = key.at("/sse");
     let logs = key.at("/api/v1/mcp/servers/one/logs?follow=true");
     let mut streams = vec![
-        ("a session's stream", legacy.get(&STREAM).await),
-        ("HTTP+SSE", oldest.get(&STREAM).await),
+        ("a session's stream", legacy.get(&ACCEPT_STREAM).await),
+        ("HTTP+SSE", oldest.get(&ACCEPT_STREAM).await),
         ("subscriptions/listen", listen(&key).await),
-        ("followed logs", logs.get(&STREAM).await),
+        ("followed logs", logs.get(&ACCEPT_STREAM).await),
     ];
     let other = gateway.client().with("authorization", &administrator);
     let mut kept = listen(&other).await;
@@ -204,7 +201,7 @@ async fn a_revoked_key_ends_its_streams() {
         within(what, Duration::from_secs(1), stream.collect(DEADLINE)).await;
     }
     assert_eq!(ask(&legacy, "ping", json!({})).await.status, 401);
-    // Nobody else's.
+    // Streams of other keys stay open.
     assert!(kept.next_event(DEADLINE).await.is_some());
     wait_for("the end of all others", DEADLINE, async || {
         gateway.metric("listeners", None).await == Some(1)

@@ -1,6 +1,6 @@
-//! The store at its worst: killed in the middle, locked, full, gone, and keys that do not fit.
+//! The store under failure: killed during a write, locked, disk full, unreachable, and with a wrong master key.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 mod kept;
@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use testkit::{DEADLINE, soak, wait_for};
 use tokio::{task::JoinSet, time::Instant};
 
-/// A test of both databases.
+/// Runs a test on both databases.
 macro_rules! on_both {
     ($name:ident, $test:path) => {
         mod $name {
@@ -44,16 +44,16 @@ fn digest(text: &str) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
 
-/// What a gateway has said was done.
+/// Everything that a gateway has acknowledged.
 #[derive(Default)]
 struct Acknowledged {
     secrets: Mutex<HashSet<String>>,
     calls: Mutex<HashSet<String>>,
-    /// The last number that the project's description was set to.
+    /// The last number written to the project's description.
     described: AtomicU64,
 }
 
-/// Writes of all kinds, one after another, until the gateway is gone.
+/// Performs writes of all kinds, one after another, until the gateway is gone.
 async fn write_on(running: Arc<Running>, acknowledged: Arc<Acknowledged>, round: u64, lane: u64) {
     for n in 0.. {
         let number = round * 1_000_000 + lane * 100_000 + n;
@@ -97,7 +97,7 @@ async fn write_on(running: Arc<Running>, acknowledged: Arc<Acknowledged>, round:
     }
 }
 
-/// Everything that was acknowledged is there, and nothing is open.
+/// Asserts that everything acknowledged exists and no call is open.
 async fn check(running: &Running, acknowledged: &Acknowledged) {
     let mut missing = acknowledged.secrets.lock().unwrap().clone();
     let mut after = String::new();
@@ -135,7 +135,7 @@ async fn check(running: &Running, acknowledged: &Acknowledged) {
     assert!(missing.is_empty(), "lost calls: {missing:?}");
 }
 
-/// kill -9 at any moment: what was acknowledged is there at the next start, and the database is sound.
+/// SIGKILL at any moment: acknowledged writes exist after the next start, and the database is intact.
 async fn kill_9(kept: Kept, rounds: u64) {
     let acknowledged = Arc::new(Acknowledged::default());
     let mut before = Arc::new(Acknowledged::default());
@@ -146,7 +146,7 @@ async fn kill_9(kept: Kept, rounds: u64) {
             let entry = scripted("one", &[]);
             running.ok("PUT", "/mcp/servers/one?project=p", entry).await;
         }
-        // Only what is new: the whole is looked at in the end.
+        // Only the new writes; everything is checked at the end.
         check(&running, &before).await;
         let fresh = Arc::new(Acknowledged::default());
         let running = Arc::new(running);
@@ -161,11 +161,11 @@ async fn kill_9(kept: Kept, rounds: u64) {
         };
         let moment = Duration::from_micros(rand::random_range(1_000..longest));
         let end = Instant::now() + moment;
-        // The moment is what is tested: there is nothing to wait for.
+        // A fixed point in time is the subject of the test, so there is no condition to wait for.
         tokio::time::sleep_until(end).await;
         running.process.signal(rustix::process::Signal::KILL);
         lanes.join_all().await;
-        let running = Arc::into_inner(running).expect("the lanes are over");
+        let running = Arc::into_inner(running).expect("all writers have ended");
         running.kill().await;
         for (all, new) in [
             (&acknowledged.secrets, &fresh.secrets),
@@ -204,7 +204,7 @@ async fn kill_9_loses_nothing_that_was_acknowledged_on_postgres() {
     kill_9(Kept::postgres().await, rounds).await;
 }
 
-/// Asks a SQLite file with Python's own library: another program than ours.
+/// Queries a SQLite file with Python's own library, an implementation other than ours.
 async fn sqlite(file: &Path, statement: &str) -> String {
     let script = "import sqlite3,sys\n\
                   db=sqlite3.connect(sys.argv[1])\n\
@@ -231,7 +231,7 @@ async fn with_one(kept: &Kept) -> Running {
     running
 }
 
-/// A tool call; its refusal as status and message.
+/// Makes a tool call. A refusal is returned as status and message.
 async fn call(running: &Running, n: u64) -> Result<(), (u16, String)> {
     let params = json!({"name": "echo", "arguments": {"n": n}});
     let reply = running.mcp("p", "tools/call", params).await;
@@ -247,8 +247,8 @@ async fn call(running: &Running, n: u64) -> Result<(), (u16, String)> {
     Err((reply.status.as_u16(), message.to_owned()))
 }
 
-/// While the database is away: calls are refused with the reason, reads that need none go on. Once it is back
-/// all works again within five seconds, and no call was made that is not recorded.
+/// While the database is unreachable, calls are refused with the reason, and reads that do not need it work. When it is
+/// back, everything works within five seconds, and no unrecorded call was made.
 async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     let counted = async || {
         let reply = running
@@ -286,7 +286,7 @@ async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncF
                 .is_empty()
         );
     }
-    // Large enough not to fit into what the database has set aside.
+    // Too large for the space that the database has reserved.
     let secret = json!({"value": "x".repeat(60_000)});
     let written = running
         .rest("PUT", "/projects/p/secrets/LARGE", secret)
@@ -304,7 +304,7 @@ async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncF
         "{:?}",
         since.elapsed()
     );
-    // Not one of those that were refused has reached the server.
+    // No refused call has reached the server.
     assert_eq!(counted().await, 1);
     let open = running.ok("GET", "/calls?status=open", Value::Null).await;
     assert_eq!(open["calls"], json!([]));
@@ -314,7 +314,7 @@ async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncF
 async fn a_locked_database_refuses_calls_and_nothing_else() {
     let kept = Kept::sqlite().await;
     let running = with_one(&kept).await;
-    // A process that takes the lock, says so, and keeps it until its input ends.
+    // A process that takes the lock, reports it, and holds it until its input is closed.
     let script = "import sqlite3,sys\n\
                   db=sqlite3.connect(sys.argv[1],isolation_level=None)\n\
                   db.execute('PRAGMA busy_timeout=5000')\n\
@@ -354,7 +354,7 @@ async fn a_postgres_that_is_gone_refuses_calls_and_nothing_else() {
     .await;
 }
 
-/// In a mount namespace of its own the data directory is a small file system.
+/// In a separate mount namespace, the data directory is a small file system.
 #[tokio::test]
 async fn a_full_disk_refuses_calls_and_nothing_else() {
     let kept = Kept::sqlite().await;
@@ -381,7 +381,7 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
             Some(url.to_owned())
         })
         .await;
-    // What only the namespace sees.
+    // Path to the data directory as seen inside the namespace.
     let inside = Path::new("/proc")
         .join(process.pid().to_string())
         .join("root")
@@ -408,7 +408,7 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
             let mut file = std::fs::File::create(&filler).unwrap();
             let block = [0u8; 4096];
             while std::io::Write::write_all(&mut file, &block).is_ok() {}
-            // What the log of the database has set aside is used up by what is written now.
+            // Writing continues until the space reserved by the database's log is used up.
             wait_for("the disk to be full", DEADLINE, async || {
                 let refused = call(&running, 3).await.err();
                 refused.is_some_and(|(_, why)| why.contains("it was not made"))
@@ -418,7 +418,7 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
         async || std::fs::remove_file(&filler).unwrap(),
     )
     .await;
-    // Each cause is logged once a second, however many calls meet it.
+    // Each cause is logged at most once per second, regardless of the number of calls.
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
     let stderr = running.process.stderr();
     let mut causes: HashMap<&str, usize> = HashMap::new();
@@ -435,7 +435,7 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
     );
 }
 
-/// Another master key: the start is refused with the remedy, and nothing was touched.
+/// With a different master key, the start is refused with the remedy, and nothing is changed.
 async fn wrong_key(kept: Kept) {
     let running = kept.start().await;
     running.ok("PUT", "/projects/p", json!({})).await;
@@ -463,16 +463,16 @@ async fn wrong_key(kept: Kept) {
     std::fs::write(kept.data("master.key"), &key).unwrap();
     let running = kept.start().await;
     assert_eq!(secret_of(&running).await, "sesame");
-    // Without the file it is a new key, which does not fit either.
+    // Without the key file, a new key is generated, which does not match either.
     running.stop().await;
     std::fs::remove_file(kept.data("master.key")).unwrap();
     let words = kept.refused().await;
-    assert!(words.contains("Put that key back"), "{words}");
+    assert!(words.contains("Restore that key"), "{words}");
 }
 
 on_both!(a_wrong_master_key_is_refused, super::wrong_key);
 
-/// What the server of project `p` has got as its secret.
+/// Returns the secret that the server of project `p` received.
 async fn secret_of(running: &Running) -> String {
     let reply = running
         .mcp("p", "tools/call", json!({"name": "env", "arguments": {}}))
@@ -482,7 +482,7 @@ async fn secret_of(running: &Running) -> String {
     env["TOKEN"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Going over to another master key, at once, interrupted, and from outside.
+/// Master key rotation: in one go, interrupted, and with a key from the environment.
 async fn rotated(mut kept: Kept) {
     let running = kept.start().await;
     running.ok("PUT", "/projects/p", json!({})).await;
@@ -495,12 +495,12 @@ async fn rotated(mut kept: Kept) {
     running.ok("POST", "/master-key/rotate", Value::Null).await;
     let new = std::fs::read_to_string(kept.data("master.key")).unwrap();
     assert_ne!(old, new);
-    // The secrets are still to be had, by this process and by the next.
+    // The secrets can be read by this process and by the next one.
     let secret = json!({"value": "open"});
     running.ok("PUT", "/projects/p/secrets/TOKEN", secret).await;
     assert_eq!(secret_of(&running).await, "open");
     running.stop().await;
-    // As if it had ended before the new key took the old one's place.
+    // The state of a rotation interrupted before the new key replaced the old one.
     std::fs::rename(kept.data("master.key"), kept.data("master.key.new")).unwrap();
     std::fs::write(kept.data("master.key"), &old).unwrap();
     let running = kept.start().await;
@@ -510,7 +510,7 @@ async fn rotated(mut kept: Kept) {
         new
     );
     running.stop().await;
-    // From outside, the old one is needed once.
+    // With a key from the environment, the old key is needed once.
     let given = "5e".repeat(32);
     kept.set_env("TOOLWHARF_MASTER_KEY", Some(&given));
     let words = kept.refused().await;

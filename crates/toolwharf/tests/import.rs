@@ -1,4 +1,5 @@
-//! Importing what other clients have: each file as its client documents it, and nothing of it lost without a word.
+//! Imports from other clients: each file is in the format that its client documents, and nothing is dropped without a
+//! note.
 
 mod common;
 
@@ -11,7 +12,7 @@ use common::cli::{self, Said};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A user in a home of their own.
+/// A user with a separate home directory.
 struct Home(TempDir);
 
 impl Home {
@@ -34,16 +35,16 @@ impl Home {
         cli::said(command, "").await
     }
 
-    /// The report of an import that goes through.
+    /// Imports, which must succeed. Returns the report.
     async fn import(&self, from: &str) -> Value {
         let said = self.run(&["import", from, "-o", "json"]).await.code(0);
-        // The same again changes nothing.
+        // Importing again changes nothing.
         let servers = self.servers();
         let again = self.run(&["import", from, "-o", "json"]).await.code(0);
         assert_eq!(again.json()["added"], json!([]), "{again:?}");
         assert_eq!(again.json()["clashes"], json!([]), "{again:?}");
         assert_eq!(self.servers(), servers);
-        // And what was written can be served.
+        // The written file can be served.
         self.run(&["ls"]).await.code(0);
         said.json()
     }
@@ -56,7 +57,7 @@ impl Home {
     }
 }
 
-/// Whether the report says this about the server.
+/// Asserts that the report contains all of `parts` about the server.
 #[track_caller]
 fn says(report: &Value, list: &str, server: &str, parts: &[&str]) {
     let all = report[list].as_array().expect("an array");
@@ -101,7 +102,7 @@ async fn windsurf() {
     home.write(".codeium/windsurf/mcp_config.json", text);
     let report = home.import("windsurf").await;
     assert_eq!(report["added"], json!(["issues", "remote", "keyed", "off"]));
-    // What is missing is said, and the server is there to be switched on.
+    // Missing values are reported, and the server is added but disabled.
     says(&report, "off", "issues", &["IMPORT_TEST_UNSET", "not set"]);
     says(&report, "off", "keyed", &["known form"]);
     let servers = home.servers();
@@ -129,20 +130,20 @@ async fn gemini() {
         local["env"],
         json!({"HOME_DIR": "${HOME}/x", "PRICE": "5$"})
     );
-    // It is relative to wherever Gemini CLI was started.
+    // The path is relative to the directory in which Gemini CLI is started, which is unknown.
     says(&report, "off", "local", &["`cwd` ./servers"]);
-    says(&report, "notes", "local", &["`trust` is not taken over"]);
+    says(&report, "notes", "local", &["`trust` is not imported"]);
     says(
         &report,
         "notes",
         "chosen",
-        &["`includeTools` is not taken over", "all tools"],
+        &["`includeTools` is not imported", "all tools"],
     );
     assert_eq!(servers["chosen"]["excludeTools"], json!(["write"]));
     says(&report, "off", "unset", &["IMPORT_TEST_UNSET"]);
     assert_eq!(servers["unwanted"]["disabled"], true);
     says(&report, "notes", "unwanted", &["excluded there"]);
-    // Of a project, its folder is known.
+    // For a project's file, the directory is known.
     let file = home.write(
         "app/.gemini/settings.json",
         include_str!("import_fixtures/gemini.json"),
@@ -188,7 +189,7 @@ async fn codex() {
         &report,
         "notes",
         "docs",
-        &["`enabledTools` is not taken over"],
+        &["`enabledTools` is not imported"],
     );
     assert_eq!(
         servers["remote"]["headers"],
@@ -196,7 +197,7 @@ async fn codex() {
     );
     says(&report, "off", "remote", &["IMPORT_TEST_UNSET"]);
     assert_eq!(servers["off"]["disabled"], true);
-    says(&report, "notes", "off", &["`scopes` is not taken over"]);
+    says(&report, "notes", "off", &["`scopes` is not imported"]);
     let broken = home.write("broken.toml", "[mcp_servers.x]\ncommand = \"sesame\n");
     let said = home.run(&["import", broken.to_str().expect("UTF-8")]).await;
     let said = said.code(1).says("invalid TOML").says("broken.toml:2");
@@ -214,9 +215,9 @@ async fn opencode() {
         servers["local"],
         json!({"command": "bun", "args": ["x", "my-server"], "env": {"HOME_DIR": "${HOME}"}, "enabled": true})
     );
-    says(&report, "notes", "local", &["`timeout` is not taken over"]);
+    says(&report, "notes", "local", &["`timeout` is not imported"]);
     says(&report, "off", "remote", &["IMPORT_TEST_UNSET"]);
-    says(&report, "notes", "remote", &["`oauth` is not taken over"]);
+    says(&report, "notes", "remote", &["`oauth` is not imported"]);
     says(&report, "off", "keyed", &["~/.secret"]);
     assert_eq!(servers["off"]["enabled"], false);
 
@@ -284,19 +285,19 @@ async fn a_file_of_a_workspace_keeps_its_folder() {
         &report,
         "notes",
         "plain",
-        &["`alwaysAllow` is not taken over"],
+        &["`alwaysAllow` is not imported"],
     );
-    // A path from here means the same as the whole one.
+    // A relative path means the same as the absolute one.
     let said = home
         .run(&["import", "app/.vscode/mcp.json", "-o", "json"])
         .await;
     let unchanged = said.code(0).json()["unchanged"].as_array().map(Vec::len);
     assert_eq!(unchanged, Some(6));
-    // People see all of it too.
+    // The text output contains everything, too.
     fs::remove_file(home.0.path().join(".config/toolwharf/mcp.json")).expect("it is there");
     let said = home.run(&["import", "app/.vscode/mcp.json"]).await.code(0);
     assert!(
-        said.out.contains("`alwaysAllow` is not taken over"),
+        said.out.contains("`alwaysAllow` is not imported"),
         "{said:?}"
     );
 }

@@ -1,15 +1,11 @@
-//! What the gateway does not have to change it does not change by a byte: random payloads through servers of
-//! both eras and transports.
+//! The gateway changes no byte that it does not have to: random payloads through servers of both eras and transports.
 //!
-//! Compared are whole frames, as text: what the server received with what the client sent, but for the id and
-//! the tool's name; what the client received with what the server sent, but for the id. The generator knows
-//! unknown members everywhere, any order of keys, numbers of any length and form, escapes, odd unicode and
-//! white space. Its seed is printed on failure, and `TOOLWHARF_SEED` sets it.
+//! Whole frames are compared as text. What the server received must equal what the client sent, except for the id and
+//! the tool name; what the client received must equal what the server sent, except for the id. The generator produces
+//! unknown members everywhere, any order of keys, numbers of any length and form, escapes, odd unicode and white space.
+//! The seed is printed on failure, and `TOOLWHARF_SEED` sets it.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -19,10 +15,10 @@ use common::{Setup, with};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, StdioClient, soak, wait_for_some};
 
-/// Calls that are on their way at a time.
-const BLOCK: usize = 100;
+/// Calls in flight at a time.
+const CALLS_PER_BLOCK: usize = 100;
 
-/// Small, and the same on every machine.
+/// A small random generator with the same output on every machine.
 struct Random(u64);
 
 impl Random {
@@ -54,7 +50,7 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// White space that may stand on a line.
+    /// White space that is allowed within a line.
     fn space(&mut self) -> &'static str {
         self.pick(&["", "", "", "", " ", "\t", "  ", " \t "])
     }
@@ -157,7 +153,7 @@ impl Random {
         }
     }
 
-    /// Members with keys of their own, none of which the protocol knows.
+    /// Members with distinct keys that are unknown to the protocol.
     fn members(&mut self, depth: usize) -> Vec<(String, String)> {
         (0..self.below(5))
             .map(|at| {
@@ -169,7 +165,7 @@ impl Random {
             .collect()
     }
 
-    /// An object of these members, in any order.
+    /// Formats an object of these members, in random order.
     fn object(&mut self, mut members: Vec<(String, String)>) -> String {
         let mut text = String::from("{");
         while !members.is_empty() {
@@ -192,14 +188,14 @@ fn member(key: &str, value: impl Into<String>) -> (String, String) {
     (format!("\"{key}\""), value.into())
 }
 
-/// Stand where the id and the name are to be.
-const ID: &str = "@ID@";
-const NAME: &str = "@NAME@";
+/// Placeholders for the id and the tool name.
+const ID_PLACEHOLDER: &str = "@ID@";
+const NAME_PLACEHOLDER: &str = "@NAME@";
 
-/// A request for a tool with these arguments, the id and the name left open.
+/// A tool call with these arguments, with placeholders for the id and the name.
 fn request(random: &mut Random, arguments: &str, is_modern: bool) -> String {
     let mut params = random.members(2);
-    params.push(member("name", format!("\"{NAME}\"")));
+    params.push(member("name", format!("\"{NAME_PLACEHOLDER}\"")));
     params.push(member("arguments", arguments));
     let mut meta = random.members(2);
     if is_modern {
@@ -221,12 +217,12 @@ fn request(random: &mut Random, arguments: &str, is_modern: bool) -> String {
     let mut frame = random.members(1);
     frame.push(member("jsonrpc", "\"2.0\""));
     frame.push(member("method", "\"tools/call\""));
-    frame.push(member("id", ID));
+    frame.push(member("id", ID_PLACEHOLDER));
     frame.push(member("params", params));
     random.object(frame)
 }
 
-/// A response, the id left open.
+/// A response with a placeholder for the id.
 fn response(random: &mut Random, is_modern: bool) -> String {
     let mut result = random.members(4);
     let block = random.members(2);
@@ -255,12 +251,12 @@ fn response(random: &mut Random, is_modern: bool) -> String {
     let result = random.object(result);
     let mut frame = random.members(1);
     frame.push(member("jsonrpc", "\"2.0\""));
-    frame.push(member("id", ID));
+    frame.push(member("id", ID_PLACEHOLDER));
     frame.push(member("result", result));
     random.object(frame)
 }
 
-/// A server whose input is also appended to `file`, which may be emptied meanwhile.
+/// A server whose input is also appended to `file`, which may be truncated at any time.
 fn recorded(file: &Path, era: &str) -> Value {
     let script = "tee -a \"$0\" | exec \"$1\" --era \"$2\"";
     json!({"command": "sh", "args": ["-c", script, file, Bin::path("testkit-scripted"), era]})
@@ -276,7 +272,7 @@ async fn hello(client: &mut StdioClient) {
         .await;
 }
 
-/// The next responses, by their numeric ids, as text.
+/// Returns the next responses as text, by their numeric ids.
 async fn responses(client: &mut StdioClient, count: usize) -> HashMap<u64, String> {
     let mut found = HashMap::new();
     while found.len() < count {
@@ -292,7 +288,7 @@ async fn responses(client: &mut StdioClient, count: usize) -> HashMap<u64, Strin
     found
 }
 
-/// The id alone, of a frame with numbers that the parser of this test refuses (`1e400`).
+/// Extracts only the id, from a frame with numbers that this test's parser rejects (`1e400`).
 fn lenient(text: &str, error: &serde_json::Error) -> Value {
     #[derive(serde::Deserialize)]
     struct Outside<'a> {
@@ -308,7 +304,7 @@ fn lenient(text: &str, error: &serde_json::Error) -> Value {
     }
 }
 
-/// Requests and responses through a pipe, to a server on a pipe of the same era: whole frames.
+/// Requests and responses over stdio to a stdio server of the same era: whole frames.
 async fn frames_through(era: &str, count: usize) {
     let (seed, mut random) = Random::seeded();
     let is_modern = era == "modern";
@@ -317,7 +313,7 @@ async fn frames_through(era: &str, count: usize) {
     let (mut client, _dir) = setup.server("one", recorded(&file, era)).stdio();
     hello(&mut client).await;
     let mut next = 0u64;
-    // What the server was sent in the last block: requests only.
+    // Returns the requests that the server received in the last block.
     let mut seen = 0;
     let mut recorded = async |wanted: usize| {
         wait_for_some("the recorded frames", DEADLINE, async || {
@@ -330,7 +326,7 @@ async fn frames_through(era: &str, count: usize) {
             (calls.len() >= seen + wanted).then(|| {
                 let new = calls[seen..].to_vec();
                 seen = calls.len();
-                // It is read anew each time: kept short.
+                // The file is read from the start each time, so keep it short.
                 if calls.len() > 20_000 {
                     let _ = std::fs::OpenOptions::new()
                         .write(true)
@@ -343,24 +339,24 @@ async fn frames_through(era: &str, count: usize) {
         })
         .await
     };
-    for block in 0..count.div_ceil(2 * BLOCK) {
+    for block in 0..count.div_ceil(2 * CALLS_PER_BLOCK) {
         let mut sent = Vec::new();
-        for _ in 0..BLOCK {
+        for _ in 0..CALLS_PER_BLOCK {
             let members = random.members(4);
             let arguments = random.object(members);
             let frame = request(&mut random, &arguments, is_modern);
             client
                 .send(
                     frame
-                        .replace(ID, &next.to_string())
-                        .replace(NAME, "one__echo"),
+                        .replace(ID_PLACEHOLDER, &next.to_string())
+                        .replace(NAME_PLACEHOLDER, "one__echo"),
                 )
                 .await;
             sent.push((next, frame, arguments));
             next += 1;
         }
-        let answers = responses(&mut client, BLOCK).await;
-        let at_server = recorded(BLOCK).await;
+        let answers = responses(&mut client, CALLS_PER_BLOCK).await;
+        let at_server = recorded(CALLS_PER_BLOCK).await;
         let id_of = |text: &str| {
             let frame = serde_json::from_str(text).unwrap_or_else(|error| lenient(text, &error));
             frame["id"].as_u64().unwrap()
@@ -369,8 +365,8 @@ async fn frames_through(era: &str, count: usize) {
             let what = format!("TOOLWHARF_SEED={seed}, block {block}, request {at} ({era})");
             let received = &at_server[at];
             let expected = frame
-                .replace(ID, &id_of(received).to_string())
-                .replace(NAME, "echo");
+                .replace(ID_PLACEHOLDER, &id_of(received).to_string())
+                .replace(NAME_PLACEHOLDER, "echo");
             assert_eq!(*received, expected, "{what}");
             let answer = &answers[id];
             assert!(
@@ -378,12 +374,13 @@ async fn frames_through(era: &str, count: usize) {
                 "{what}: {answer} does not hold {arguments}"
             );
         }
-        // The id of the next call at the server follows the last one's.
+        // The next upstream id follows the last one.
         let upstream = id_of(at_server.last().expect("a block of frames")) + 1;
         let mut expected = Vec::new();
-        for upstream in (upstream..).take(BLOCK) {
+        for upstream in (upstream..).take(CALLS_PER_BLOCK) {
             let frame = response(&mut random, is_modern);
-            let arguments = json!({"frame": frame.replace(ID, &upstream.to_string())}).to_string();
+            let arguments =
+                json!({"frame": frame.replace(ID_PLACEHOLDER, &upstream.to_string())}).to_string();
             let meta = if is_modern {
                 r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}}"#
             } else {
@@ -396,15 +393,15 @@ async fn frames_through(era: &str, count: usize) {
             expected.push((next, frame));
             next += 1;
         }
-        let answers = responses(&mut client, BLOCK).await;
+        let answers = responses(&mut client, CALLS_PER_BLOCK).await;
         for (id, frame) in expected {
             assert_eq!(
                 answers[&id],
-                frame.replace(ID, &id.to_string()),
+                frame.replace(ID_PLACEHOLDER, &id.to_string()),
                 "TOOLWHARF_SEED={seed}, block {block} ({era})"
             );
         }
-        recorded(BLOCK).await;
+        recorded(CALLS_PER_BLOCK).await;
     }
     client.finish(Duration::from_secs(20)).await;
 }
@@ -419,7 +416,7 @@ async fn whole_frames_pass_unchanged_between_modern_ends() {
     frames_through("modern", if soak() { 350_000 } else { 800 }).await;
 }
 
-/// Arguments and structured content through every kind of server, from a client of either era.
+/// Arguments and structured content through every kind of server, from clients of both eras.
 #[tokio::test]
 async fn payloads_pass_unchanged_through_every_kind_of_server() {
     let (seed, mut random) = Random::seeded();
@@ -451,7 +448,7 @@ async fn payloads_pass_unchanged_through_every_kind_of_server() {
     let mut next = 0u64;
     for block in 0..blocks {
         let mut sent = Vec::new();
-        for at in 0..BLOCK {
+        for at in 0..CALLS_PER_BLOCK {
             let members = random.members(5);
             let arguments = random.object(members);
             let server = servers[at % servers.len()];
@@ -459,14 +456,14 @@ async fn payloads_pass_unchanged_through_every_kind_of_server() {
             client
                 .send(
                     frame
-                        .replace(ID, &next.to_string())
-                        .replace(NAME, &format!("{server}__echo")),
+                        .replace(ID_PLACEHOLDER, &next.to_string())
+                        .replace(NAME_PLACEHOLDER, &format!("{server}__echo")),
                 )
                 .await;
             sent.push((next, server, arguments));
             next += 1;
         }
-        let answers = responses(&mut client, BLOCK).await;
+        let answers = responses(&mut client, CALLS_PER_BLOCK).await;
         for (id, server, arguments) in sent {
             let answer = &answers[&id];
             let whole = format!("\"structuredContent\":{arguments}");
@@ -479,7 +476,7 @@ async fn payloads_pass_unchanged_through_every_kind_of_server() {
     client.finish(Duration::from_secs(20)).await;
 }
 
-/// The same from clients over HTTP, with line breaks between tokens as well.
+/// The same from HTTP clients, including line breaks between tokens.
 #[tokio::test]
 async fn payloads_pass_unchanged_over_http() {
     let (seed, mut random) = Random::seeded();
@@ -506,8 +503,8 @@ async fn payloads_pass_unchanged_over_http() {
             let members = random.members(5);
             let arguments = random.object(members);
             let frame = request(&mut random, &arguments, true)
-                .replace(ID, &case.to_string())
-                .replace(NAME, &name);
+                .replace(ID_PLACEHOLDER, &case.to_string())
+                .replace(NAME_PLACEHOLDER, &name);
             let frame = frame.replacen('{', "\r\n{\n", 1);
             let reply = gateway.client().post_with(&headers, frame.clone()).await;
             let text = reply.text();

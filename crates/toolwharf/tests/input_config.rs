@@ -1,5 +1,5 @@
-//! Configuration that is wrong: an error with file, line and what to write instead. At the start nothing is
-//! started; on a change the running configuration stays, and the next good one is taken.
+//! Invalid configuration produces an error with file, line and a suggestion. At startup, nothing is started. After a
+//! change, the running configuration stays in effect until the next valid one.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Setup, scripted, tools};
 use serde_json::json;
 use testkit::{DEADLINE, wait_for};
 
-/// A file's text, the line of the mistake, and what has to be said.
+/// Name, text of the file, line of the mistake, and expected parts of the message.
 const MISTAKES: &[(&str, &str, usize, &[&str])] = &[
     (
         "unknown transport",
@@ -102,10 +102,7 @@ async fn each_mistake_is_refused_with_its_line_and_remedy() {
             assert!(said.contains(part), "{what}: {part} is missing: {said}");
         }
         assert!(said.contains("help:"), "{what}: no remedy: {said}");
-        assert!(
-            !marker.exists(),
-            "{what}: a server was started all the same"
-        );
+        assert!(!marker.exists(), "{what}: a server was started");
     }
 }
 
@@ -140,7 +137,7 @@ async fn mistakes_in_the_settings_are_refused_too() {
             assert!(said.contains(part), "{text}: {part} is missing: {said}");
         }
     }
-    // Several mistakes in several files are all told at once.
+    // Several mistakes in several files are all reported at once.
     let setup = Setup::new()
         .settings("naming = \"prefix\"\n")
         .server("x", json!({"command": ""}));
@@ -172,7 +169,7 @@ async fn a_file_that_is_not_there_or_not_readable() {
     );
 }
 
-/// Each mistake in a running gateway: told, nothing changes, and the next good text is taken.
+/// Each mistake in a running gateway is reported and changes nothing, and the next valid file is loaded.
 #[tokio::test]
 async fn on_a_change_the_running_configuration_stays() {
     let mut gateway = Setup::new()
@@ -185,9 +182,9 @@ async fn on_a_change_the_running_configuration_stays() {
     let file = gateway.servers_file();
     for (what, text, line, _) in MISTAKES {
         let before = gateway.process.stderr().len();
-        // Every text differs in length or time from the one before, which is how it is noticed.
+        // Each text differs in length or time from the previous one; otherwise the change would not be noticed.
         gateway.replace(&file, text);
-        wait_for(&format!("a word on {what}"), DEADLINE, async || {
+        wait_for(&format!("a log line on {what}"), DEADLINE, async || {
             let stderr = gateway.process.stderr();
             stderr[before.min(stderr.len())..].contains(&format!("mcp.json:{line}:"))
         })
@@ -199,7 +196,7 @@ async fn on_a_change_the_running_configuration_stays() {
             "{what}: it was restarted"
         );
     }
-    // Settings likewise, and the file may vanish for a moment.
+    // The same for the settings. The file may disappear for a moment.
     gateway.replace(&gateway.settings_file(), "naming = \"no-such\"\n");
     gateway.logged("bad `naming`").await;
     assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
@@ -226,6 +223,6 @@ async fn on_a_change_the_running_configuration_stays() {
     assert_eq!(
         peer.tool("good__pid", json!({})).await.text(),
         pid,
-        "what did not change was restarted"
+        "an unchanged server was restarted"
     );
 }

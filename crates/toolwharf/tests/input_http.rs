@@ -1,5 +1,4 @@
-//! Clients that send what they should not: refused as the specification says, and nothing of it reaches a
-//! server.
+//! Invalid client requests are refused as specified, and none of them reaches a server.
 
 mod common;
 
@@ -13,7 +12,7 @@ use tokio::{
     net::TcpStream,
 };
 
-const NEW: &str = "2026-07-28";
+const MODERN_VERSION: &str = "2026-07-28";
 
 async fn gateway() -> Gateway {
     let gateway = Setup::new()
@@ -31,7 +30,7 @@ async fn initialize(client: &RawClient, version: &str) -> Reply {
     client.post(hello.to_string()).await
 }
 
-/// A client with a session of that version.
+/// Opens a session with that protocol version.
 async fn session(client: RawClient, version: &str) -> RawClient {
     let reply = initialize(&client, version).await;
     let id = reply
@@ -45,10 +44,10 @@ fn call(name: &str) -> String {
     json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": name, "arguments": {}}}).to_string()
 }
 
-/// A modern call of `echo`, and the headers that go with it.
+/// A modern call of `echo` with its headers.
 fn modern_call() -> (Value, [(&'static str, &'static str); 3]) {
     let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
@@ -57,14 +56,14 @@ fn modern_call() -> (Value, [(&'static str, &'static str); 3]) {
     (
         body,
         [
-            ("mcp-protocol-version", NEW),
+            ("mcp-protocol-version", MODERN_VERSION),
             ("mcp-method", "tools/call"),
             ("mcp-name", "echo"),
         ],
     )
 }
 
-/// Nothing has reached the server until now.
+/// Asserts that no call has reached the server.
 async fn nothing_forwarded(gateway: &Gateway) {
     assert_eq!(
         gateway.metric("calls_total", Some("one")).await,
@@ -132,7 +131,7 @@ async fn frames_that_parsers_disagree_about_are_refused() {
     for (what, body, code) in cases {
         let reply = legacy.post(body.clone()).await;
         check(&reply, 400, code, what);
-        // The same to who says that it is modern.
+        // The same for a client that claims to be modern.
         let (_, headers) = modern_call();
         check(
             &gateway.client().post_with(&headers, body).await,
@@ -145,7 +144,7 @@ async fn frames_that_parsers_disagree_about_are_refused() {
     assert!(gateway.memory_peak() < 200 * 1024);
 }
 
-/// The same over a pipe, where there is no status.
+/// The same over stdio, which has no status codes.
 #[tokio::test]
 async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
     let (mut client, _dir) = Setup::new()
@@ -172,7 +171,7 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
     for (line, id, code) in cases {
         client.send(line).await;
         let what = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
-        // What belongs to no request (lists that changed) may come at any time.
+        // Notifications, such as changed lists, may arrive at any time.
         let answer = within(&what, DEADLINE, async {
             loop {
                 let message = client.receive_json().await;
@@ -193,7 +192,7 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
     }
 }
 
-/// A body of 100 MB is refused by its announced length, and one without such a length before it is read.
+/// A body of 100 MB is refused by its declared length. Without a length, it is refused before all of it is read.
 #[tokio::test]
 async fn a_huge_body_is_refused_without_reading_it() {
     let gateway = gateway().await;
@@ -235,14 +234,14 @@ async fn a_huge_body_is_refused_without_reading_it() {
         let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("max_body_bytes"), "{answer}");
-        assert!(sent < 60 << 20, "{sent} bytes were read all the same");
+        assert!(sent < 60 << 20, "{sent} bytes were read");
     }
     nothing_forwarded(&gateway).await;
     let grown = gateway.memory_peak() - before;
     assert!(grown < 80 * 1024, "{grown} KiB more");
 }
 
-/// Each header that contradicts the body, is missing or is there twice: -32020, and nothing is forwarded.
+/// A header that contradicts the body, is missing or is repeated gives -32020, and nothing is forwarded.
 #[tokio::test]
 async fn headers_that_contradict_the_body_are_refused() {
     let gateway = gateway().await;
@@ -290,7 +289,7 @@ async fn headers_that_contradict_the_body_are_refused() {
             request["params"][key] = value.clone();
         }
         let headers = [
-            ("mcp-protocol-version", NEW),
+            ("mcp-protocol-version", MODERN_VERSION),
             ("mcp-method", method),
             ("mcp-name", header),
         ];
@@ -301,7 +300,7 @@ async fn headers_that_contradict_the_body_are_refused() {
             method,
         );
     }
-    // Twice, although both say the same.
+    // Repeated, although both values are the same.
     let host = gateway.url.strip_prefix("http://").unwrap();
     for (twice, value) in headers {
         let text = body.to_string();
@@ -325,7 +324,7 @@ async fn headers_that_contradict_the_body_are_refused() {
         );
     }
     nothing_forwarded(&gateway).await;
-    // An encoded name that says the same is no contradiction.
+    // An encoded name with the same meaning is not a contradiction.
     let reply = client
         .post_with(&with("mcp-name", "=?base64?ZWNobw==?="), body.to_string())
         .await;
@@ -348,11 +347,14 @@ async fn unknown_and_missing_versions_are_refused() {
         let data = &answer["error"]["data"];
         assert_eq!(data["requested"], version, "{answer}");
         assert!(
-            data["supported"].as_array().unwrap().contains(&json!(NEW)),
+            data["supported"]
+                .as_array()
+                .unwrap()
+                .contains(&json!(MODERN_VERSION)),
             "{answer}"
         );
     }
-    // The header says modern, the body nothing.
+    // The header claims the modern era, but the body lacks its metadata.
     for missing in [
         "io.modelcontextprotocol/protocolVersion",
         "io.modelcontextprotocol/clientCapabilities",
@@ -377,7 +379,7 @@ async fn unknown_and_missing_versions_are_refused() {
         -32602,
         "no _meta",
     );
-    // A session of the old era under a version that it does not speak.
+    // A legacy session with a protocol version that it does not speak.
     let legacy = session(gateway.client(), "2025-11-25").await;
     for version in ["2099-01-01", "nonsense"] {
         let reply = legacy
@@ -386,7 +388,7 @@ async fn unknown_and_missing_versions_are_refused() {
         assert_eq!(reply.status, 400, "{version}: {}", reply.text());
     }
     nothing_forwarded(&gateway).await;
-    // An old client that asks for a version that does not exist is offered one that does.
+    // A legacy client that requests an unknown version is offered a known one.
     let reply = initialize(&client, "1999-01-01").await;
     assert_eq!(reply.response()["result"]["protocolVersion"], "2025-11-25");
 }
@@ -460,7 +462,7 @@ async fn sessions_are_bound_and_end() {
         assert_eq!(client.get(&[]).await.status, 404, "{id}");
         assert_eq!(client.delete(&[]).await.status, 404, "{id}");
     }
-    // Bound to who made it …
+    // A session is bound to the key that opened it …
     let alice = session(
         plain
             .clone()
@@ -580,7 +582,7 @@ async fn paths_methods_and_types_that_do_not_exist() {
     assert!(stream.is_event_stream());
 }
 
-/// Batches exist in 2025-03-26 only; there, each part is judged by itself.
+/// Batches exist only in 2025-03-26. There, each part is checked separately.
 #[tokio::test]
 async fn batches_only_where_they_exist() {
     let gateway = gateway().await;
@@ -633,7 +635,7 @@ async fn batches_only_where_they_exist() {
     assert_eq!(of(json!("p"))["result"], json!({}));
 }
 
-/// More sessions than are allowed: refused if all of them are in use, and one that ends makes room.
+/// Sessions beyond the limit are refused if all are in use. A session that ends makes room.
 #[tokio::test]
 async fn sessions_are_bounded() {
     let gateway = Setup::new()
@@ -655,7 +657,7 @@ async fn sessions_are_bounded() {
     streams.clear();
     assert_eq!(open.pop().unwrap().delete(&[]).await.status, 204);
     open.push(session(client.clone(), "2025-11-25").await);
-    // Nobody speaks: they end by themselves, but for the one whose stream is open.
+    // Idle sessions expire, except for the one with an open stream.
     let stream = open[0].get(&[("accept", "text/event-stream")]).await;
     assert_eq!(stream.status, 200);
     testkit::wait_for(
@@ -669,8 +671,8 @@ async fn sessions_are_bounded() {
     assert_eq!(open[1].post(ping).await.status, 404);
 }
 
-/// A batch of many messages is refused as a whole; one with long answers gets as many as there is room for, and an error
-/// for each of the others.
+/// A batch of too many messages is refused as a whole. If the responses are too long together, those that fit are
+/// returned, and the rest are errors.
 #[tokio::test]
 async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
     let count = if testkit::soak() { 100_000 } else { 10_000 };
@@ -690,7 +692,7 @@ async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
             .iter()
             .all(|answer| answer["result"]["tools"].is_array())
     );
-    // 40 MB of answers.
+    // 40 MB of responses.
     let big = |id: usize| {
         let params = json!({"name": "big", "arguments": {"bytes": 2_000_000}});
         json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()

@@ -1,4 +1,4 @@
-//! Toolwharf among its own servers: it is recognised and left out, and a chain over others has an end.
+//! Toolwharf as one of its own servers: it is recognized and left out, and a chain through other gateways has a limit.
 
 mod common;
 
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use testkit::{Bin, DEADLINE, wait_for, wait_for_some};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Tools that are called by their server, so that it can be told whose they are.
+/// Tool names are prefixed with their server, so that their origin is visible.
 const SETTINGS: &str =
     "naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
 
@@ -39,7 +39,7 @@ async fn row(gateway: &Gateway, server: &str) -> Value {
     serde_json::from_str(&reply.collect(DEADLINE).await.text()).expect("JSON")
 }
 
-/// Waits until the server is down for a reason that says this.
+/// Waits until the server is blocked for a reason that contains `why`.
 async fn down(gateway: &Gateway, server: &str, why: &str) -> Value {
     wait_for_some(&format!("{server} is down: {why}"), DEADLINE, async || {
         let row = row(gateway, server).await;
@@ -49,7 +49,7 @@ async fn down(gateway: &Gateway, server: &str, why: &str) -> Value {
     .await
 }
 
-/// `toolwharf stdio` processes that were started with files of this folder.
+/// Returns the `toolwharf stdio` processes that use files of this directory.
 fn children(folder: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
@@ -112,7 +112,7 @@ async fn u08_import_and_add_skip_itself() {
             .code(1)
             .says("this Toolwharf itself");
     }
-    // Another one is no matter of ours.
+    // Another installation may be added.
     let other = [
         "add",
         "other",
@@ -136,7 +136,7 @@ async fn u08_serve_and_doctor_leave_itself_out() {
         .await;
     gateway.up("one").await;
     gateway.logged("server `wharf` is left out").await;
-    // Its own address is known only when it listens.
+    // The gateway's own address is known only when it listens.
     let url = format!("{}/mcp", gateway.url);
     let token = format!("Bearer {}", gateway.token());
     let client = gateway.at("/api/v1/mcp/servers/me");
@@ -205,7 +205,7 @@ async fn u08_itself_behind_a_script_is_found_out_and_started_once() {
     gateway.up("one").await;
     let row = down(&gateway, "hidden", "this Toolwharf itself").await;
     assert_eq!(row["starts"], 1, "{row}");
-    gateway.logged("not tried again").await;
+    gateway.logged("will not be retried").await;
     wait_for("the end of the child", DEADLINE, async || {
         children(&folder).is_empty()
     })
@@ -275,7 +275,7 @@ async fn u08_two_that_point_at_each_other_make_no_circle() {
         seen.iter().all(|tool| tool.starts_with("one__")),
         "{seen:?}"
     );
-    // What is no circle goes on.
+    // Servers outside the cycle keep working.
     let seen = tools(&mut second.legacy().await).await;
     assert!(seen.contains(&"first__one__echo".to_owned()), "{seen:?}");
     assert!(seen.contains(&"two__echo".to_owned()), "{seen:?}");
@@ -313,7 +313,10 @@ async fn u08_a_row_of_others_has_an_end() {
     })
     .await;
     let last = folder.join("5/data");
-    wait_for("the fifth to have begun", DEADLINE, async || last.exists()).await;
+    wait_for("the fifth to have started", DEADLINE, async || {
+        last.exists()
+    })
+    .await;
     wait_for("the end of the fifth", DEADLINE, async || {
         children(&folder.join("5")).is_empty()
     })

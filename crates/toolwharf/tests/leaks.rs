@@ -1,6 +1,6 @@
-//! Secrets are in no log, database file, answer, error, argument list, or environment of anybody else's.
+//! Secrets appear in no log, database file, response, error, argument list, or environment of another process.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 mod kept;
@@ -18,7 +18,7 @@ use kept::Kept;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Issuer, Peer, Process, wait_for};
 
-/// Values that are nowhere else in the world.
+/// Unique values.
 const CANARIES: [(&str, &str); 5] = [
     ("IN_ENV", "canary-env-7f3a91c2"),
     ("IN_HEADER", "canary-header-1b8e44d0"),
@@ -26,11 +26,14 @@ const CANARIES: [(&str, &str); 5] = [
     ("REPLACED", "canary-replaced-5d2260ab"),
     ("FAILING", "canary-failing-c6e817f4"),
 ];
-const SECOND: &str = "canary-second-e09b4d36";
+const SECOND_CANARY: &str = "canary-second-e09b4d36";
 
-/// Where a canary was found, whatever it is in.
+/// Records each canary found in `bytes`.
 fn find(place: &str, bytes: &[u8], found: &mut Vec<String>) {
-    let values = CANARIES.iter().map(|(_, value)| *value).chain([SECOND]);
+    let values = CANARIES
+        .iter()
+        .map(|(_, value)| *value)
+        .chain([SECOND_CANARY]);
     for value in values {
         if memchr::memmem::find(bytes, value.as_bytes()).is_some() {
             found.push(format!("{value} in {place}"));
@@ -51,7 +54,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The processes whose ancestor is `root`: id → parent.
+/// Returns the descendants of `root`.
 fn descendants(root: u32) -> Vec<u32> {
     let mut parents = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -96,13 +99,13 @@ async fn canaries(mut kept: Kept) {
     }
     let mut holder = scripted("holder", &[]);
     holder["env"] = json!({"TOKEN": "${IN_ENV}"});
-    // Nobody is there: what is said of that must not hold the address.
+    // No server listens there: the error must not contain the address.
     let remote = json!({
         "url": "http://user:${IN_URL}@127.0.0.1:9/mcp?key=${IN_URL}",
         "headers": {"Authorization": "Bearer ${IN_HEADER}"},
     });
     let sse = json!({"type": "sse", "url": "http://127.0.0.1:9/${IN_URL}", "headers": {"X-Key": "${IN_HEADER}"}});
-    // It writes its environment to stderr and ends.
+    // Writes its environment to stderr and exits.
     let failing =
         json!({"command": "sh", "args": ["-c", "env >&2; exit 3"], "env": {"TOKEN": "${FAILING}"}});
     let other = scripted("other", &[]);
@@ -121,7 +124,7 @@ async fn canaries(mut kept: Kept) {
         running.mcp("p", "tools/call", params).await.text()
     };
     answers += &running.mcp("p", "tools/list", json!({})).await.text();
-    // The server that was given it may say it: that is its answer, and kept without it.
+    // The server that received the secret may return it. The response is passed on, but recorded without the secret.
     let said = call("holder__env", json!({})).await;
     assert!(said.contains(CANARIES[0].1), "{said}");
     call("holder__echo", json!({"text": CANARIES[0].1})).await;
@@ -140,7 +143,7 @@ async fn canaries(mut kept: Kept) {
         failed == 3
     })
     .await;
-    let second = json!({"value": SECOND});
+    let second = json!({"value": SECOND_CANARY});
     answers += &running
         .ok("PUT", "/projects/p/secrets/REPLACED", second)
         .await
@@ -173,7 +176,7 @@ async fn canaries(mut kept: Kept) {
     }
     assert!(
         answers.contains("[secret]"),
-        "no body was kept without its secrets"
+        "no body was recorded with its secrets replaced"
     );
     answers += &running
         .raw("/metrics")
@@ -183,7 +186,7 @@ async fn canaries(mut kept: Kept) {
         .await
         .text();
     find("an answer", answers.as_bytes(), &mut found);
-    // The one that it is for has it, and nobody else.
+    // Only the process that the secret is for has it.
     let mut holders = 0;
     for pid in descendants(running.process.pid()) {
         let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -194,7 +197,7 @@ async fn canaries(mut kept: Kept) {
             &mut found,
         );
         let mut environment = read("environ");
-        // The one that fails is tried again, and has its own secret while it lives.
+        // The failing server is restarted, and has its own secret while it runs.
         if memchr::memmem::find(&arguments, b"env >&2").is_some() || arguments.starts_with(b"env\0")
         {
             let own = CANARIES[4].1;
@@ -234,7 +237,7 @@ async fn canaries(mut kept: Kept) {
         );
     }
     let log = running.stop().await;
-    assert!(log.contains("TRACE"), "the log is not whole");
+    assert!(log.contains("TRACE"), "the log is incomplete");
     find("the log", log.as_bytes(), &mut found);
     for file in files(&kept.data("")) {
         find(
@@ -256,7 +259,7 @@ async fn no_secret_leaks_with_postgres() {
     canaries(Kept::postgres().await).await;
 }
 
-/// Tokens of people, the gateway's own secret at their issuer, and the cookie of a browser.
+/// Users' tokens, the gateway's client secret at their issuer, and the cookie of a browser.
 #[tokio::test]
 async fn nothing_that_people_sign_in_with_leaks() {
     let client = |name: &str, secret: &str| {
@@ -267,7 +270,7 @@ async fn nothing_that_people_sign_in_with_leaks() {
     };
     let own = "canary-own-secret-4ad1770c";
     let mut clients = json!([client("wharf", own), client("robot", "of-the-robot")]);
-    // The gateway's own client authenticates in a header.
+    // The gateway's client authenticates with a header.
     clients[0]["token_endpoint_auth_method"] = json!("client_secret_basic");
     let issuer = Issuer::start(json!({ "clients": clients, "opaque": true })).await;
     let mut upstream = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
@@ -336,7 +339,7 @@ async fn nothing_that_people_sign_in_with_leaks() {
     gateway.process.signal(rustix::process::Signal::TERM);
     gateway.process.ended(DEADLINE).await;
     let log = gateway.process.stderr();
-    assert!(log.contains("TRACE"), "the log is not whole");
+    assert!(log.contains("TRACE"), "the log is incomplete");
     let mut places = vec![
         ("an answer".to_owned(), answers.into_bytes()),
         ("the log".to_owned(), log.into_bytes()),

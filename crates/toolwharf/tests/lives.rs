@@ -1,5 +1,5 @@
-//! How servers of the file live: what waiting does not put right, changes in mid-call, and ends of healthy ones. Variants are
-//! in the engine's own tests, with time of their own; these are through the binary.
+//! Lifecycle of servers in the configuration file: permanent failures, changes during a call, and exits of healthy
+//! servers. These tests use the binary; variants are tested in the engine with paused time.
 
 mod common;
 
@@ -16,7 +16,7 @@ async fn read(gateway: &common::Gateway, path: &str) -> String {
     client.get(&[]).await.collect(DEADLINE).await.text()
 }
 
-/// The one server's row, as `GET /api/v1/servers` has it.
+/// Returns the server's row from the REST API.
 async fn row(gateway: &common::Gateway, name: &str) -> Value {
     serde_json::from_str(&read(gateway, &format!("/api/v1/mcp/servers/{name}")).await)
         .expect("a server")
@@ -37,8 +37,8 @@ fn kill(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
 }
 
-/// A command that is not there is no crash: the server is blocked, which is told once, and it starts by itself when its
-/// entry is put right.
+/// A missing command is not a crash: the server is blocked, this is reported once, and it starts by itself when the
+/// entry is fixed.
 #[tokio::test]
 async fn u04_a_command_that_is_not_there_blocks_its_server() {
     let mut gateway = Setup::new()
@@ -60,7 +60,7 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
     );
     let mut peer = gateway.legacy().await;
     assert_eq!(tools(&mut peer).await, ["tool_0"]);
-    // Calls neither wait nor start it.
+    // Calls neither wait nor start the server.
     for _ in 0..20 {
         let mut single = Peer::http(gateway.at("/mcp/-/lost"), LEGACY, json!({})).await;
         let answer = single.tool("echo", json!({})).await.response;
@@ -70,7 +70,7 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
     let told = row(&gateway, "lost").await;
     assert_eq!(told["starts"], 1, "{told:#}");
     let log = gateway.process.stderr();
-    let told = log.matches("cannot be started as it stands: server `lost`");
+    let told = log.matches("cannot be started as configured: server `lost`");
     assert_eq!(told.count(), 1, "{log}");
     gateway.edit(|servers| {
         servers.insert("lost".to_owned(), scripted("lost", &[]));
@@ -78,7 +78,7 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
     gateway.up("lost").await;
 }
 
-/// A server that answered is started at once when it is killed, however often; who calls meanwhile waits for that.
+/// A healthy server is restarted at once when it is killed, however often. Calls in the meantime wait for it.
 #[tokio::test]
 async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
     let gateway = Setup::new().scripted("good", &[]).serve().await;
@@ -92,7 +92,7 @@ async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
         .await;
         let answer = wait_for_some("an answer", DEADLINE, async || {
             let answer = peer.tool("echo", json!({"n": round})).await.response;
-            // It was killed, and that may not be known yet.
+            // The gateway may not have noticed the kill yet.
             let went = answer["error"]["message"].as_str();
             (!went.is_some_and(|why| why.contains("went away during"))).then_some(answer)
         })
@@ -103,7 +103,8 @@ async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
     assert_eq!(row(&gateway, "good").await["starts"], 9);
 }
 
-/// Never two processes of a server whose entry changes; the call in flight has a clear end, new ones wait for the new one.
+/// A changed entry never leads to two processes of a server. The call in flight ends with a clear error, and new calls
+/// wait for the new process.
 #[tokio::test]
 async fn u05_a_change_in_mid_call_makes_no_second_process() {
     let options = ["--ignore-eof", "--ignore-sigterm"];
@@ -133,13 +134,13 @@ async fn u05_a_change_in_mid_call_makes_no_second_process() {
     let cut = peer.finish_within(cut, DEADLINE).await.expect("it hangs");
     let message = cut["error"]["message"].as_str().unwrap();
     assert!(message.contains("`one` went away during `slow`"), "{cut}");
-    // It takes its time to go; who calls meanwhile waits.
+    // The old process takes long to exit. Calls in the meantime wait.
     let env = other.tool("env", json!({})).await;
     assert_eq!(env.result()["structuredContent"]["NEW"], "yes");
-    assert_eq!(process_state(old), None, "the old one is still there");
+    assert_eq!(process_state(old), None, "the old process still runs");
 }
 
-/// What a server prints where messages belong is in the reason and in its log.
+/// Text that a server prints on stdout instead of messages is included in the reason and in its log.
 #[tokio::test]
 async fn text_on_standard_output_is_shown() {
     let gateway = Setup::new()
@@ -168,7 +169,7 @@ fn descriptors(pid: u32) -> usize {
     open.expect("it runs").count()
 }
 
-/// One of ten servers is killed every two seconds, under calls to all of them; ten minutes of it in a soak.
+/// One of ten servers is killed every two seconds while all are being called. Ten minutes in a soak run.
 #[tokio::test]
 async fn servers_that_are_killed_cost_few_calls() {
     const CLIENTS: usize = 8;
@@ -201,7 +202,7 @@ async fn servers_that_are_killed_cost_few_calls() {
             (good, bad)
         });
     }
-    // Once each, so that what restarts cost once is not counted as growth.
+    // Measured after one kill of each server, so that one-time costs do not count as growth.
     let (mut kills, mut before) = (0, None);
     let mut tick = tokio::time::interval(Duration::from_secs(2));
     while Instant::now() < until {
@@ -229,7 +230,7 @@ async fn servers_that_are_killed_cost_few_calls() {
     }
     if let Some((memory, files)) = before {
         wait_for(
-            "what the kills cost to be given back",
+            "memory and files of the kills to be released",
             DEADLINE,
             async || {
                 gateway.memory_now() <= memory * 6 / 5

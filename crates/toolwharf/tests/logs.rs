@@ -1,4 +1,4 @@
-//! Log messages of servers: who gets which.
+//! Log messages of servers, and which clients receive them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use testkit::{
     peer::{MODERN, all_capabilities},
 };
 
-const MESSAGE: &str = "notifications/message";
+const MESSAGE_METHOD: &str = "notifications/message";
 
 async fn log_at(peer: &mut Peer, level: &str) {
     let arguments = json!({ "level": level, "message": level });
@@ -18,7 +18,7 @@ async fn log_at(peer: &mut Peer, level: &str) {
 }
 
 async fn next(peer: &mut Peer) -> Value {
-    let message = peer.notification(MESSAGE, DEADLINE).await;
+    let message = peer.notification(MESSAGE_METHOD, DEADLINE).await;
     message.expect("a log message")["params"]["data"].clone()
 }
 
@@ -28,7 +28,7 @@ async fn gateway(entry: Value) -> Gateway {
     gateway
 }
 
-/// What one client wants to hear is nothing to another: a session that set no level gets all that the server sends.
+/// A log level applies to one session only. A session without a level gets all messages of the server.
 #[tokio::test]
 async fn a_level_is_one_sessions() {
     for sharing in ["shared", "session"] {
@@ -48,7 +48,7 @@ async fn a_level_is_one_sessions() {
         strict.tool("log_at", arguments).await;
         log_at(&mut strict, "alert").await;
         assert_eq!(next(&mut strict).await, "alert", "{sharing}");
-        // It may change its mind.
+        // The level can be changed.
         strict.log_level("info").await;
         strict.tool("test_simple_text", json!({})).await;
         log_at(&mut strict, "notice").await;
@@ -56,7 +56,7 @@ async fn a_level_is_one_sessions() {
     }
 }
 
-/// A legacy server sends them on its own stream, beside the answer: a modern client gets them with its answer.
+/// A legacy server sends log messages on a separate stream; a modern client gets them with its response.
 #[tokio::test]
 async fn a_modern_client_gets_the_messages_of_a_legacy_http_server() {
     let arguments = ["--listen", "127.0.0.1:0", "--era", "legacy"];
@@ -69,14 +69,14 @@ async fn a_modern_client_gets_the_messages_of_a_legacy_http_server() {
         log_at(&mut peer, level).await;
         assert_eq!(next(&mut peer).await, level);
     }
-    // A client that asked for none gets none.
+    // A client that requested no log messages gets none.
     let mut quiet = gateway.modern().await;
     log_at(&mut quiet, "alert").await;
     let all = quiet.tool("test_simple_text", json!({})).await;
     assert!(all.notifications.is_empty(), "{all:?}");
 }
 
-/// Whoever sends log messages says so.
+/// A server that sends log messages declares the capability.
 #[tokio::test]
 async fn logging_is_declared_in_both_eras() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;

@@ -1,8 +1,8 @@
-//! The bridge between the eras, cell by cell: every form of client in front of every form of server.
+//! The bridge between the eras, cell by cell: every kind of client with every kind of server.
 //!
-//! One test per form of server; each drives all forms of client through the same conversation, once in
-//! the view of all servers (prefixed names, `resource://` URIs) and once in that of the one server as
-//! it is. A cell that fails names itself. Absent: what only one era has a word for beyond its refusal.
+//! There is one test per kind of server. Each runs the same conversation with all kinds of clients, once in the
+//! aggregated view (prefixed names, `resource://` URIs) and once in the view of the single server. A failing cell is
+//! named in the error. Deliberately absent: features that only one era has, beyond their refusal.
 
 mod common;
 
@@ -17,10 +17,10 @@ use testkit::{
     wait_for,
 };
 
-/// The server's name in the gateway's configuration.
+/// The server's name in the gateway configuration.
 const NAME: &str = "up";
 
-/// A form of client.
+/// A kind of client.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Stdio(&'static str),
@@ -38,7 +38,7 @@ const FORMS: [Form; 7] = [
     Form::Stdio(MODERN),
 ];
 
-/// What the client sees of the gateway.
+/// The view of the gateway that a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
     All,
@@ -46,7 +46,7 @@ enum View {
 }
 
 impl View {
-    /// How the view calls a tool or prompt.
+    /// The name of a tool or prompt in this view.
     fn name(self, native: &str) -> String {
         match self {
             Self::All => format!("{NAME}__{native}"),
@@ -54,7 +54,7 @@ impl View {
         }
     }
 
-    /// What URIs begin with in it.
+    /// The prefix of URIs in this view.
     fn scheme(self) -> &'static str {
         match self {
             Self::All => "resource://up/",
@@ -70,7 +70,7 @@ fn setup(entry: &Value) -> Setup {
     Setup::new().settings(SETTINGS).server(NAME, entry.clone())
 }
 
-/// The forms of one server, each through all forms of client.
+/// Runs one kind of server through all kinds of clients.
 async fn matrix(upstream: &str, version: &str, entry: Value) {
     let gateway = setup(&entry).serve().await;
     gateway.up(NAME).await;
@@ -97,7 +97,7 @@ async fn matrix(upstream: &str, version: &str, entry: Value) {
 }
 
 async fn cell_of(gateway: &Gateway, entry: &Value, form: Form, view: View) {
-    // The folder of a gateway on stdio has to outlive it.
+    // The directory of a gateway on stdio must outlive it.
     let (peer, _folder) = connect(gateway, entry, form, view, all_capabilities()).await;
     let races = entry["type"] == "http";
     conversation(peer, view, races).await;
@@ -134,7 +134,7 @@ async fn connect(
     (peer, None)
 }
 
-/// Everything that two sides can say to each other.
+/// Exercises every kind of message between client and server.
 async fn conversation(mut peer: Peer, view: View, races: bool) {
     for (tool, method) in [
         ("ask_sampling", "sampling/createMessage"),
@@ -174,7 +174,7 @@ async fn progress(peer: &mut Peer, view: View) {
         .collect();
     assert!(reports.len() >= 2, "{outcome:?}");
     assert_eq!(reports[0]["params"]["progressToken"], "the token");
-    // Nobody asked for these.
+    // No progress was requested here.
     let params = json!({ "name": view.name("slow"), "arguments": { "ms": 60 } });
     let outcome = peer.request("tools/call", params).await;
     assert!(outcome.notifications.is_empty(), "{outcome:?}");
@@ -207,9 +207,9 @@ async fn cancellation(peer: &mut Peer, view: View) {
     .await;
 }
 
-/// Over streamable HTTP, a legacy server may send log messages on the session's stream, where they race
-/// with the answer: those that come after it reach legacy clients on their sessions, and modern ones, who
-/// have no stream but the call's, not at all. So there it is tried more than once.
+/// Over streamable HTTP, a legacy server may send log messages on the session's stream, where they race with the
+/// response. Messages after the response reach legacy clients on their session stream. They do not reach modern
+/// clients, which have only the stream of the call. So this case is tried several times.
 async fn logging(peer: &mut Peer, view: View, races: bool) {
     peer.log_level("warning").await;
     let tries = if races && peer.is_modern() { 50 } else { 1 };
@@ -229,7 +229,7 @@ async fn logging(peer: &mut Peer, view: View, races: bool) {
             break;
         }
     }
-    // The first one that comes: that which was not wanted would have come before.
+    // The first message to arrive; an unwanted one would have come earlier.
     assert_eq!(logged.expect("a log message")["params"]["data"], "wanted");
 }
 
@@ -279,7 +279,7 @@ async fn resources(peer: &mut Peer, view: View) {
     let outcome = peer
         .request("resources/read", json!({ "uri": missing }))
         .await;
-    // Each era has its own code for it.
+    // Each era has a different error code.
     let code = if peer.is_modern() { -32602 } else { -32002 };
     assert_eq!(outcome.response["error"]["code"], code, "{outcome:?}");
 
@@ -316,7 +316,7 @@ async fn prompts(peer: &mut Peer, view: View) {
         .await;
     let values = &completed.result()["completion"]["values"];
     assert_eq!(values, &json!(["paris", "park", "party"]));
-    // What a prompt needs of its client it asks for as tools do.
+    // A prompt asks its client for input just as a tool does.
     let params = json!({ "name": view.name("test_input_required_result_prompt") });
     let prompt = peer.request("prompts/get", params).await;
     assert_eq!(prompt.asked, ["elicitation/create"], "{prompt:?}");
@@ -343,7 +343,7 @@ async fn changes(peer: &mut Peer, view: View) {
         let is_there = said.as_object().and_then(|said| said.values().next()) == Some(&json!(true));
         let notification = peer.notification(changed, DEADLINE).await;
         assert!(notification.is_some(), "{changed}");
-        let what = format!("{list} with what changed");
+        let what = format!("{list} with the change");
         wait_for(&what, DEADLINE, async || {
             let listed = peer.request(list, json!({})).await;
             let exposed = format!("\"{}\"", view.name(name));
@@ -356,11 +356,11 @@ async fn changes(peer: &mut Peer, view: View) {
     }
 }
 
-/// What one side cannot say ends in an error, and in nothing else.
+/// Messages that one side cannot send end in an error.
 async fn refusals(mut peer: Peer, view: View) {
     for tool in ["ask_sampling", "ask_elicitation", "ask_roots"] {
         let outcome = peer.tool(&view.name(tool), json!({})).await;
-        // A legacy server hears of it when it asks, a modern one knows before it does.
+        // A legacy server learns this when it asks; a modern one knows beforehand.
         assert!(outcome.asked.is_empty(), "{outcome:?}");
         let is_refused = outcome.response.get("error").is_some()
             || outcome.result()["isError"] == true
@@ -383,7 +383,7 @@ async fn refusals(mut peer: Peer, view: View) {
         assert_eq!(error["code"], -32601, "{method}: {outcome:?}");
     }
     if !peer.is_modern() {
-        // Over stdio it may be the begin of a modern conversation, and lacks its `_meta` then.
+        // Over stdio, this could start a modern conversation, but its `_meta` is missing.
         let outcome = peer.request("server/discover", json!({})).await;
         let code = outcome.response["error"]["code"].as_i64();
         assert!(matches!(code, Some(-32601 | -32602)), "{outcome:?}");

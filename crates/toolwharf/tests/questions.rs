@@ -1,10 +1,7 @@
-//! Questions of servers, and whose they are: the answer that each gets, calls of several sessions at a server that asks,
-//! and what a call is told that waits for somebody else's question.
+//! Requests from servers to clients: which client gets them, how calls of several sessions share a server that sends
+//! them, and what a call reports that waits behind one.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -17,21 +14,21 @@ use testkit::{DEADLINE, Peer, Process, peer::answer, wait_for, wait_for_some, wi
 const ELICIT: &str = "elicitation/create";
 const ROOTS: &str = "roots/list";
 
-/// Params of a question that a client can answer.
+/// Params of an elicitation that a client can answer.
 fn elicitation() -> Value {
     json!({ "message": "Name?", "requestedSchema": { "type": "object", "properties": {} } })
 }
 
-/// The answers that the scripted server got to its questions beside calls; `null` for a question that is still open.
+/// Returns the responses to the requests that the scripted server sent outside its calls; `null` for an open request.
 async fn asked(peer: &mut Peer) -> Vec<Value> {
     let told = peer.tool("replies", json!({})).await;
     let replies = told.result()["structuredContent"]["replies"].as_array();
     replies.unwrap().clone()
 }
 
-/// Waits until the scripted server has got this many answers to what it asked beside its calls; gives all of them.
+/// Waits until the scripted server has this many responses to requests outside its calls, and returns all of them.
 async fn replies(peer: &mut Peer, count: usize) -> Vec<Value> {
-    wait_for_some("answers to all questions", DEADLINE, async || {
+    wait_for_some("responses to all requests", DEADLINE, async || {
         let replies = asked(peer).await;
         let all = replies.len() >= count && !replies.iter().any(Value::is_null);
         all.then_some(replies)
@@ -39,7 +36,8 @@ async fn replies(peer: &mut Peer, count: usize) -> Vec<Value> {
     .await
 }
 
-/// It is on its way to the client when the call's answer is: both arrive, and so does the client's answer.
+/// A request sent just before the call's response is still in transit then: both arrive, and so does the client's
+/// answer.
 #[tokio::test]
 async fn a_question_just_before_the_answer_is_answered() {
     for sharing in ["shared", "session"] {
@@ -64,7 +62,7 @@ async fn a_question_just_before_the_answer_is_answered() {
     }
 }
 
-/// A modern client cannot be asked once it has its answer: then the server is told that.
+/// A modern client cannot be asked once it has its response. The server then gets an error.
 #[tokio::test]
 async fn a_question_that_nobody_can_be_asked_is_refused() {
     let entry = with(scripted("one", &[]), json!({ "maxConcurrency": 2 }));
@@ -88,7 +86,7 @@ async fn a_question_that_nobody_can_be_asked_is_refused() {
             "{last}"
         );
     }
-    // Its client never comes back with the answer, or takes back the call.
+    // The client never returns with the answer, or cancels the call.
     for mut peer in [gateway.modern().await, gateway.legacy().await] {
         let arguments = json!({ "method": ELICIT, "params": elicitation(), "silent": true });
         let params = json!({ "name": "ask_beside", "arguments": arguments });
@@ -109,7 +107,7 @@ async fn a_question_that_nobody_can_be_asked_is_refused() {
     }
 }
 
-/// Whatever an instance of a session's own asks is for that session, whether calls of it are in flight or not.
+/// Every request of a session's own instance goes to that session, whether or not a call is in flight.
 #[tokio::test]
 async fn an_own_instance_asks_its_session() {
     let entry = with(scripted("one", &[]), json!({ "sharing": "session" }));
@@ -145,7 +143,8 @@ async fn an_own_instance_asks_its_session() {
     drop(other);
 }
 
-/// server-filesystem asks for roots at its start and whenever they change: its folders are those that its client says.
+/// server-filesystem asks for roots when it starts and whenever they change. Its directories are the roots of its
+/// client.
 #[tokio::test]
 async fn server_filesystem_has_the_roots_of_its_session() {
     let setup = Setup::new();
@@ -174,7 +173,7 @@ async fn server_filesystem_has_the_roots_of_its_session() {
     .await;
 }
 
-/// Two calls, one of which holds while the other one asks; gives what the server heard.
+/// Makes two calls: one holds while the other asks. Returns the response that the server got.
 async fn asks_beside(holder: &mut Peer, asker: &mut Peer, gateway: &Gateway) -> Value {
     let params = json!({ "name": "hold", "arguments": { "ms": 1500 } });
     let hold = holder.begin("tools/call", params).await;
@@ -196,7 +195,7 @@ async fn most_held(peer: &mut Peer) -> u64 {
         .unwrap()
 }
 
-/// Calls of several at a time, as a direct client has it.
+/// Makes several calls at a time, like a direct client.
 async fn hold_many(peers: &mut [Peer]) {
     let mut begun = Vec::new();
     for _ in 0..4 {
@@ -211,8 +210,8 @@ async fn hold_many(peers: &mut [Peer]) {
     }
 }
 
-/// Calls go to a server as they come, until it asks something that could be for several sessions; from then on, also
-/// after a restart, it gets the calls of one session at a time.
+/// Calls reach a server in parallel until it sends a request that could be for several sessions. From then on,
+/// including after a restart, it gets the calls of one session at a time.
 #[tokio::test]
 async fn a_server_that_asks_gets_one_session_at_a_time() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
@@ -252,13 +251,13 @@ async fn a_server_that_asks_gets_one_session_at_a_time() {
     let [one, two] = &mut peers;
     let said = asks_beside(one, two, &gateway).await;
     assert_eq!(said["result"], answer(ELICIT), "{said}");
-    // One session, not one call: its own calls go on side by side.
+    // One session, not one call: a session's own calls still run in parallel.
     let mut peers = [gateway.legacy().await];
     hold_many(&mut peers).await;
     assert_eq!(most_held(&mut peers[0]).await, 4);
 }
 
-/// Over HTTP a legacy server may put its questions on its session's stream, where they name no call either.
+/// Over HTTP, a legacy server may send requests on the session's stream, where they name no call either.
 #[tokio::test]
 async fn an_http_server_that_asks_gets_one_session_at_a_time() {
     let mut server = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
@@ -268,8 +267,8 @@ async fn an_http_server_that_asks_gets_one_session_at_a_time() {
     gateway.up("one").await;
     let mut peers = [gateway.legacy().await, gateway.legacy().await];
     let [one, two] = &mut peers;
-    // The server's stream is opened in the background: until it is, questions come on the call's own.
-    wait_for("a question that names no call", DEADLINE, async || {
+    // The server's stream is opened in the background. Until then, requests arrive on the call's own stream.
+    wait_for("a request that names no call", DEADLINE, async || {
         let said = asks_beside(one, two, &gateway).await;
         let refused = said["error"]["message"].as_str();
         refused.is_some_and(|message| message.contains("call again"))
@@ -279,7 +278,7 @@ async fn an_http_server_that_asks_gets_one_session_at_a_time() {
     assert_eq!(said["result"], answer(ELICIT), "{said}");
 }
 
-/// Several calls of one session are no riddle: whichever of them it is, the client is the same.
+/// Several calls of one session are not ambiguous: the client is the same.
 #[tokio::test]
 async fn a_question_beside_other_calls_of_its_session_is_asked() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
@@ -299,7 +298,7 @@ async fn a_question_beside_other_calls_of_its_session_is_asked() {
     peer.finish(hold).await;
 }
 
-/// Whoever sets a limit by hand is taken at their word.
+/// An explicit limit is respected.
 #[tokio::test]
 async fn a_limit_set_by_hand_holds() {
     let entry = with(scripted("one", &[]), json!({ "maxConcurrency": 3 }));
@@ -317,7 +316,8 @@ async fn a_limit_set_by_hand_holds() {
     assert_eq!(most_held(&mut peers[0]).await, 3);
 }
 
-/// While a client thinks over what the server asked, the next call waits in line, and is told for what.
+/// While a client thinks about a server request, the next call waits in the queue, and its error says what it waited
+/// for.
 #[tokio::test]
 async fn a_call_behind_an_open_question_is_told_what_it_waits_for() {
     let options = json!({ "maxConcurrency": 1, "callTimeoutMs": 700 });

@@ -1,7 +1,7 @@
-//! Clients that other people made, as npm has them, after `toolwharf connect`: their own `mcp list`, and a call by Claude Code.
+//! Third-party clients from npm after `toolwharf connect`: their own `mcp list`, and a call by Claude Code.
 //!
-//! Each test runs in a network namespace of its own, with loopback only: none of them can ask anybody outside. `cargo xtask setup`
-//! installs the clients.
+//! Each test runs in a separate network namespace with loopback only, so the clients cannot reach the internet. `cargo
+//! xtask setup` installs the clients.
 
 mod common;
 
@@ -21,14 +21,14 @@ use testkit::{
 };
 use tokio::process::Command;
 
-/// Says that the test is inside.
-const INSIDE: &str = "TOOLWHARF_TEST_OFFLINE";
-/// Wall time of one client; the first start of some unpacks files.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Set when the test runs inside the network namespace.
+const OFFLINE_VARIABLE: &str = "TOOLWHARF_TEST_OFFLINE";
+/// Timeout for one client. At its first start a client may unpack files.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Runs the test in a network namespace with loopback only: this program once more, under bubblewrap.
+/// Runs the test in a network namespace with loopback only: this program again, under bubblewrap.
 fn offline(test: &str, body: impl Future<Output = ()>) {
-    if env::var_os(INSIDE).is_some() {
+    if env::var_os(OFFLINE_VARIABLE).is_some() {
         let interfaces = fs::read_to_string("/proc/net/dev").expect("a list");
         assert_eq!(interfaces.matches(':').count(), 1, "{interfaces}");
         let runtime = tokio::runtime::Builder::new_current_thread();
@@ -39,12 +39,12 @@ fn offline(test: &str, body: impl Future<Output = ()>) {
         .args(["--dev-bind", "/", "/", "--unshare-net", "--die-with-parent"])
         .arg(env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture"])
-        .env(INSIDE, "1")
+        .env(OFFLINE_VARIABLE, "1")
         .status();
     assert!(status.expect("bwrap: run `cargo xtask setup`").success());
 }
 
-/// A home with the clients and a server, `dice`, of Toolwharf.
+/// A home directory with the clients and Toolwharf's server `dice`.
 struct Home(TempDir);
 
 impl Home {
@@ -52,7 +52,7 @@ impl Home {
         let home = Self(TempDir::new().expect("a folder"));
         let servers = json!({"mcpServers": {"dice": scripted("dice", &[])}});
         home.write(".config/toolwharf/mcp.json", &servers.to_string());
-        // Otherwise Gemini starts servers in folders only that somebody trusts.
+        // Otherwise Gemini starts servers in trusted directories only.
         let gemini = r#"{ "security": { "folderTrust": { "enabled": false } } } // mine"#;
         home.write(".gemini/settings.json", gemini);
         home.write(".codex/config.toml", "# mine\nmodel = \"gpt\"\n");
@@ -75,7 +75,7 @@ impl Home {
         fs::write(&path, text).expect("a file");
     }
 
-    /// With nothing of the environment of whoever runs the tests.
+    /// Removes the environment of the user who runs the tests.
     fn clean(&self, mut command: Command) -> Command {
         let path = format!(
             "{}:/usr/bin:/bin",
@@ -100,7 +100,7 @@ impl Home {
         cli::said(command, "").await.code(0)
     }
 
-    /// Everything that a client says.
+    /// Runs a client and returns all its output.
     async fn client(&self, client: &str, arguments: &[&str], env: &[(&str, &str)]) -> String {
         let file = node_modules().join(client);
         assert!(
@@ -118,7 +118,7 @@ impl Home {
         command.args(arguments);
         let mut command = self.clean(command);
         command.envs(env.iter().copied()).stdin(Stdio::null());
-        let output = within(client, PATIENCE, command.output())
+        let output = within(client, CLIENT_TIMEOUT, command.output())
             .await
             .expect("it starts");
         let text = [output.stdout, output.stderr].concat();
@@ -132,10 +132,10 @@ impl Home {
     }
 }
 
-const CLAUDE: &str = "@anthropic-ai/claude-code/cli-wrapper.cjs";
-const LISTING: &[(&str, &str, &[&str])] = &[
+const CLAUDE_CODE_PATH: &str = "@anthropic-ai/claude-code/cli-wrapper.cjs";
+const LIST_COMMANDS: &[(&str, &str, &[&str])] = &[
     (
-        CLAUDE,
+        CLAUDE_CODE_PATH,
         "claude-code",
         &["toolwharf", "stdio --client claude-code", "Connected"],
     ),
@@ -161,14 +161,14 @@ fn real_clients_list_it() {
     offline("real_clients_list_it", async {
         let home = Home::new();
         home.toolwharf(&["connect", "--all", "--yes"]).await;
-        for (client, name, parts) in LISTING {
+        for (client, name, parts) in LIST_COMMANDS {
             let text = home.client(client, &["mcp", "list"], &[]).await;
             for part in *parts {
                 assert!(text.contains(part), "{name}: {part:?} is not in {text}");
             }
         }
         home.toolwharf(&["disconnect", "--all", "--yes"]).await;
-        for (client, name, _) in LISTING {
+        for (client, name, _) in LIST_COMMANDS {
             let text = home.client(client, &["mcp", "list"], &[]).await;
             assert!(!text.contains("toolwharf"), "{name}: {text}");
         }
@@ -204,7 +204,7 @@ fn claude_code_calls_a_tool_through_it() {
             "--output-format",
             "text",
         ];
-        let said = home.client(CLAUDE, &arguments, &env).await;
+        let said = home.client(CLAUDE_CODE_PATH, &arguments, &env).await;
         assert!(
             said.contains("it is done"),
             "{said}\n{:#?}",

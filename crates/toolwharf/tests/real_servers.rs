@@ -1,7 +1,7 @@
-//! Third parties' servers, all of them behind one gateway.
+//! Third-party servers, all behind one gateway.
 //!
-//! They are installed under `.work` by `cargo xtask setup`; a missing one fails the test with that command.
-//! No network is used: the page that is fetched and the repository that is looked at are made here.
+//! `cargo xtask setup` installs them under `.work`; if one is missing, the test fails and names that command. No
+//! network is used: the web page and the repository are created here.
 
 mod common;
 
@@ -21,7 +21,7 @@ use testkit::{
     peer::{MODERN, all_capabilities},
 };
 
-/// A repository with one commit.
+/// Creates a repository with one commit.
 fn repository(folder: &Path) -> PathBuf {
     let repository = folder.join("repository");
     std::fs::create_dir(&repository).expect("a new folder");
@@ -69,7 +69,7 @@ async fn world() -> World {
         entry["env"] = json!({ "MEMORY_FILE_PATH": folder.join("memory.jsonl") });
         entry
     };
-    // It crashes at its start wherever its file is; here it leaves none behind.
+    // The server crashes at startup wherever its file is. With this path it leaves no file behind.
     let sqlite = python(
         "mcp-server-sqlite",
         &["--db-path", &folder.join("db").display().to_string()],
@@ -113,8 +113,8 @@ async fn world() -> World {
     }
 }
 
-/// One list over all of them, at least one call of each, from a client of either era; the one that crashes
-/// is down with its reason and disturbs nobody.
+/// One list of all servers and at least one call to each, from clients of both eras. The server that crashes is down
+/// with its reason and affects no other.
 #[tokio::test]
 async fn real_servers_in_one_gateway() {
     let world = world().await;
@@ -236,7 +236,7 @@ async fn git(peer: &mut Peer, repository: &Path) {
     assert!(said(status.result()).contains("main"), "{status:?}");
 }
 
-/// All that server-everything shows; its names begin with `prefix` here.
+/// Everything that server-everything offers. Its names begin with `prefix` here.
 async fn everything(peer: &mut Peer, prefix: &str) {
     let tool = |name: &str| format!("{prefix}{name}");
     let echo = peer
@@ -261,7 +261,7 @@ async fn everything(peer: &mut Peer, prefix: &str) {
     );
 
     for uri in names(peer, "resources/list", "resources", "uri").await {
-        // Of other servers too, where there are some.
+        // Includes resources of other servers, if there are any.
         assert!(uri.starts_with("resource://"), "{uri}");
         let read = peer.request("resources/read", json!({ "uri": uri })).await;
         assert_eq!(read.result()["contents"][0]["uri"], uri);
@@ -298,13 +298,13 @@ async fn everything(peer: &mut Peer, prefix: &str) {
     assert_eq!(values, &json!(["Engineering"]), "{completed:?}");
 }
 
-/// What the client was asked, without the roots: the server asks for these by itself, at some time.
+/// The requests to the client, without `roots/list`, which the server sends by itself at any time.
 fn of_calls(outcome: &Outcome) -> impl Iterator<Item = &str> {
     let asked = outcome.asked.iter().map(String::as_str);
     asked.filter(|method| *method != "roots/list")
 }
 
-/// Its tools that ask the client appear for clients that can answer: every session gets an instance of its own.
+/// Tools that ask the client appear for clients that can answer: every session gets a separate instance.
 #[tokio::test]
 async fn real_servers_ask_their_client() {
     let entry = with(npm(EVERYTHING, &[]), json!({ "sharing": "session" }));
@@ -326,7 +326,8 @@ async fn real_servers_ask_their_client() {
     assert!(said(elicited.result()).contains("Alice"), "{elicited:?}");
 }
 
-/// A session with an instance of its own lists what a client of its own would: fewer tools where it can do less.
+/// A session with a separate instance lists the same tools as a direct client: fewer tools for a client with fewer
+/// capabilities.
 #[tokio::test]
 async fn real_servers_list_what_their_client_can_use() {
     let entry = with(npm(EVERYTHING, &[]), json!({ "sharing": "session" }));
@@ -340,12 +341,13 @@ async fn real_servers_list_what_their_client_can_use() {
     assert!(more.len() > few.len(), "{more:?}");
     assert!(more.iter().any(|name| name == "trigger-sampling-request"));
     assert!(few.iter().all(|name| more.contains(name)), "{few:?}");
-    // What it lists, it can call.
+    // Every listed tool can be called.
     let echo = plain.tool("echo", json!({ "message": "hello" })).await;
     assert_eq!(said(echo.result()), "Echo: hello");
 }
 
-/// On the common instance everything is listed, for some client can do it: one that cannot is told so.
+/// A shared instance lists everything, since some client can use it. A client without the capability gets an error that
+/// says so.
 #[tokio::test]
 async fn real_servers_say_what_their_client_lacks() {
     let gateway = Setup::new()
@@ -369,7 +371,7 @@ async fn real_servers_say_what_their_client_lacks() {
     }
 }
 
-/// Over stdio, from command and arguments, with its own variables.
+/// Over stdio, from command and arguments, with its own environment variables.
 #[tokio::test]
 async fn p03_real_servers_over_stdio() {
     let mut entry = npm(EVERYTHING, &["stdio"]);
@@ -391,7 +393,7 @@ async fn p03_real_servers_over_stdio() {
     }
 }
 
-/// Over HTTP+SSE and over streamable HTTP, found out from the URL alone where the type says `http`.
+/// Over HTTP+SSE and streamable HTTP. With type `http`, the transport is detected.
 #[tokio::test]
 async fn p06_real_servers_over_sse_and_http() {
     for (transport, path, kind) in [

@@ -1,4 +1,4 @@
-//! Agents made with ADK: toolsets over a project's endpoint of the built gateway, real servers behind it.
+//! Agents built with ADK: toolsets on a project endpoint of the built gateway, with real servers behind it.
 
 mod common;
 
@@ -21,7 +21,7 @@ use common::{
 use serde_json::{Value, json};
 use testkit::Site;
 
-/// An invocation, as a runner would have it.
+/// An invocation, as a runner would create it.
 struct Invocation {
     content: Content,
     actions: Mutex<EventActions>,
@@ -89,7 +89,7 @@ impl ToolContext for Invocation {
     }
 }
 
-/// A project with the official time and fetch servers. Nothing of it runs.
+/// A project with the official time and fetch servers. They are not started yet.
 async fn shop() -> Gateway {
     let gateway = Setup::new().serve().await;
     let time = python("mcp-server-time", &["--local-timezone=Europe/Berlin"]);
@@ -116,7 +116,7 @@ async fn tools(toolset: &Toolset) -> Vec<Arc<dyn Tool>> {
 
 async fn call(tools: &[Arc<dyn Tool>], name: &str, arguments: Value) -> adk_core::Result<Value> {
     let tool = tools.iter().find(|tool| tool.name() == name);
-    let tool = tool.unwrap_or_else(|| panic!("there is no tool {name}"));
+    let tool = tool.unwrap_or_else(|| panic!("no tool {name}"));
     tool.execute(invocation(), arguments).await
 }
 
@@ -132,7 +132,7 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     assert_eq!(toolset.name(), "shop");
     let tools = tools(&toolset).await;
     let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
-    // In the order that the servers were registered in.
+    // In the order of registration.
     assert_eq!(names, ["get_current_time", "convert_time", "fetch"]);
 
     // As the server declares them, here and over REST.
@@ -166,15 +166,19 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     let wrong =
         json!({ "source_timezone": "Atlantis/City", "time": "12:00", "target_timezone": "UTC" });
     let error = call(&tools, "convert_time", wrong).await;
-    let error = error.expect_err("there is no such timezone").to_string();
+    let error = error
+        .expect_err("an unknown time zone is an error")
+        .to_string();
     assert!(error.contains("Atlantis/City"), "{error}");
     let site = Site::new("<html><body><p>Three leeks.</p></body></html>").await;
     let page = json!({ "url": site.at("/soup") });
     let page = call(&tools, "fetch", page).await.expect("a result");
     assert!(page.to_string().contains("Three leeks."), "{page}");
     let error = call(&tools, "fetch", json!(["no object"])).await;
-    let error = error.expect_err("it is no object").to_string();
-    assert!(error.contains("no JSON object"), "{error}");
+    let error = error
+        .expect_err("arguments that are not an object are an error")
+        .to_string();
+    assert!(error.contains("not a JSON object"), "{error}");
 }
 
 #[tokio::test]
@@ -215,7 +219,7 @@ async fn p10_the_connection_is_made_when_the_toolset_is_built() {
         assert_eq!(started().await, [1, 1], "a later run did not reuse it");
     }
 
-    // Nobody there: the error names the endpoint.
+    // The endpoint is unreachable: the error names it.
     let nowhere = Endpoint::new("http://127.0.0.1:1/mcp/shop").with_token("twh_secret");
     let error = Toolset::build("shop", Arc::new(nowhere)).await;
     let error = error.err().expect("nobody listens there").to_string();
@@ -227,7 +231,7 @@ async fn p10_the_connection_is_made_when_the_toolset_is_built() {
 async fn p11_agents_of_a_project_share_a_connection() {
     let gateway = shop().await;
     let shared = endpoint(&gateway);
-    // Two that were built over one endpoint, and one of another program.
+    // Two toolsets share an endpoint, and a third uses another one, as in a different program.
     let mut toolsets = Vec::new();
     for over in [shared.clone(), shared.clone(), endpoint(&gateway)] {
         toolsets.push(async move { Toolset::build("shop", over).await });
@@ -248,7 +252,7 @@ async fn p11_agents_of_a_project_share_a_connection() {
         "{shown}"
     );
 
-    // A session that was ended is made anew.
+    // A session that was ended is opened again.
     let toolset = Toolset::build("shop", shared.clone()).await;
     let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
     shared.stop().await;

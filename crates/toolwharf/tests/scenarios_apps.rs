@@ -1,9 +1,6 @@
-//! Extensions: MCP Apps (SEP-1865), skills (SEP-2640), and what is told of extensions to either side.
+//! Extensions: MCP Apps (SEP-1865), skills (SEP-2640), and the declaration of extensions to both sides.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -13,7 +10,7 @@ use testkit::{Peer, conformance, peer::MODERN};
 
 const UI: &str = "io.modelcontextprotocol/ui";
 
-/// A scripted server that answers as this says.
+/// A scripted server with these answers.
 fn answering(setup: &Setup, name: &str, options: &[&str], answers: &Value) -> Value {
     let file = setup.folder().join(format!("{name}.answers.json"));
     std::fs::write(&file, answers.to_string()).unwrap();
@@ -21,13 +18,13 @@ fn answering(setup: &Setup, name: &str, options: &[&str], answers: &Value) -> Va
     scripted(name, &[options, &["--answers", &file]].concat())
 }
 
-/// What the client of a server declared, as the server saw it.
+/// Returns the extensions that a server's client declared, as the server saw them.
 async fn declared(peer: &mut Peer, name: &str) -> Value {
     let outcome = peer.tool(&format!("{name}__client"), json!({})).await;
     outcome.result()["structuredContent"]["extensions"].clone()
 }
 
-/// `initialize` or `server/discover` of another conversation.
+/// Returns the capabilities from `initialize` or `server/discover`, over a separate connection.
 async fn capabilities(gateway: &Gateway, path: &str, version: &str) -> Value {
     let mut peer = Peer::http(gateway.at(path), version, json!({})).await;
     let outcome = if peer.is_modern() {
@@ -55,7 +52,7 @@ fn app(view: &str) -> Value {
         "capabilities": { "resources": {} },
         "methods": {
             "tools/list": { "tools": [tool] },
-            // It lists none.
+            // The server lists no resources.
             "resources/list": { "resources": [] },
             (format!("resources/read {view}")): read,
         },
@@ -95,9 +92,9 @@ async fn apps_of_real_servers_side_by_side() {
             let called = peer.tool(&name, json!({})).await;
             assert!(called.text().starts_with("20"), "{called:?}");
         }
-        assert_ne!(views[0], views[1], "one server's view is the other's");
+        assert_ne!(views[0], views[1], "a view came from the other server");
     }
-    // An app calls its server's tool by the server's name for it.
+    // An app calls its server's tool by its native name.
     for server in ["react", "vue"] {
         let mut peer = gateway.legacy().await;
         peer.tool(&format!("{server}__get-time"), json!({})).await;
@@ -112,7 +109,7 @@ async fn apps_of_real_servers_side_by_side() {
 #[tokio::test]
 async fn calls_of_apps_reach_their_own_server() {
     let setup = Setup::new();
-    // The same URI at both, each of another era.
+    // Both servers have the same URI, and each speaks another era.
     let one = answering(&setup, "one", &["--era", "legacy"], &app("ui://shown"));
     let two = answering(&setup, "two", &["--era", "modern"], &app("ui://shown"));
     let gateway = setup.server("one", one).server("two", two).serve().await;
@@ -131,22 +128,22 @@ async fn calls_of_apps_reach_their_own_server() {
     let mut peer = gateway.legacy().await;
     let one = pid(&mut peer, "one__pid", json!({})).await;
     assert!(one.is_string());
-    // Read ahead of need: what was called is the better witness.
+    // Hosts may read views in advance, so the last tool call is better evidence than the last read.
     read(&mut peer, "one").await;
     read(&mut peer, "two").await;
     assert_eq!(pid(&mut peer, "pid", json!({})).await, one);
-    // Both are open now: nothing is guessed.
+    // Both views are open now, so the gateway does not guess.
     let two = pid(&mut peer, "two__pid", json!({})).await;
     assert!(two.is_string() && two != one);
     let refused = peer.tool("pid", json!({})).await;
     let message = refused.response["error"]["message"].to_string();
     assert!(message.contains("`one__pid` or `two__pid`"), "{message}");
-    // Unless the host says whose it is.
+    // The host can name the view.
     for (server, its) in [("one", &one), ("two", &two)] {
         let said = json!({ "ui": { "resourceUri": format!("ui://{server}/shown") } });
         assert_eq!(pid(&mut peer, "pid", said).await, *its);
     }
-    // Another client's views are its own affair.
+    // Views of another client do not count.
     let mut peer = gateway.legacy().await;
     assert_eq!(pid(&mut peer, "pid", json!({})).await, Value::Null);
     read(&mut peer, "two").await;
@@ -167,7 +164,7 @@ async fn extensions_of_clients_are_told_to_servers() {
     assert_eq!(declared(&mut peer, "shared").await, ui);
     assert_eq!(declared(&mut peer, "own").await, own["extensions"]);
 
-    // A pipe of the modern era has an instance of its own, too.
+    // A modern client on stdio also gets a separate instance.
     let setup = Setup::new()
         .settings("naming = \"always-prefix\"\n[extensions]\n\"com.example/y\" = { level = 3 }\n")
         .scripted("shared", &[])
@@ -316,7 +313,7 @@ async fn skills_of_all_servers_are_one_list() {
         let children = &children.result()["resources"];
         assert_eq!(children[0]["uri"], *uri);
         assert_eq!(children[1]["uri"], format!("{root}/docs"));
-        // One that is not listed.
+        // A skill that is not listed.
         let hidden = json!({ "uri": format!("skill://{server}/hidden/SKILL.md") });
         let got = peer.request("skills/get", hidden.clone()).await;
         assert_eq!(got.result()["skill"]["uri"], hidden["uri"]);
@@ -334,7 +331,7 @@ async fn skills_of_all_servers_are_one_list() {
         found["extensions"][SKILLS],
         json!({ "directoryRead": true })
     );
-    // They are of 2026-07-28.
+    // Extensions exist from 2026-07-28 on.
     let found = capabilities(&gateway, "/mcp", LEGACY).await;
     assert_eq!(found.get("extensions"), None, "{found}");
     let outcome = gateway

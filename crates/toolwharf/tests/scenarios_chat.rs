@@ -1,5 +1,5 @@
-//! Chats with an agent through the real surface: `POST /api/v1/chat` of the built gateway, real servers behind it, and a
-//! scripted model that speaks the Messages API.
+//! Chats with an agent through `POST /api/v1/chat` of the built gateway, with real servers behind it and a scripted
+//! model that speaks the Messages API.
 
 mod common;
 
@@ -20,7 +20,7 @@ use testkit::{
 
 const SYSTEM: &str = "When the user gives a URL, fetch it, store the recipe, and show it.";
 
-/// A recipe as schema.org has it.
+/// A recipe in schema.org format.
 const PAGE: &str = r#"<html><head><script type="application/ld+json">
 {"@context":"https://schema.org","@type":"Recipe","name":"Leek soup","recipeIngredient":["3 leeks","1 l stock"],
 "recipeInstructions":"Cut the leeks. Cook them."}</script></head>
@@ -42,7 +42,7 @@ fn settings(llm: &Llm) -> String {
     )
 }
 
-/// The recipe application's servers, and this model.
+/// The servers of the recipe application, with this model.
 async fn kitchen(setup: Setup, llm: &Llm, file: &Path) -> Gateway {
     let recipes = json!({
         "command": Bin::path("toolwharf-example-recipes"),
@@ -101,14 +101,14 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
         Some(&json!("done"))
     );
 
-    // It is in the file: another process of the server finds it.
+    // The recipe is in the file: another process of the server finds it.
     let mut peer = gateway.legacy().await;
     let listed = peer.tool("list_recipes", json!({ "text": "leek" })).await;
     let recipes = &listed.result()["structuredContent"]["recipes"];
     assert_eq!(recipes.as_array().map(Vec::len), Some(1), "{listed:?}");
     assert_eq!(recipes[0]["source_url"], url);
 
-    // P09: each call is recorded, those of native tools too, and belongs to the run.
+    // P09: each call is recorded, including calls of native tools, and belongs to the run.
     let run = of(&events, "started")[0]["run"].clone();
     let recorded = told(&gateway, "/calls").await;
     let recorded = recorded["calls"].as_array().expect("calls").iter();
@@ -141,7 +141,7 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
         Some((&json!("done"), &run))
     );
 
-    // The conversation is kept, and goes on.
+    // The conversation is kept and can be continued.
     let id = events[0]["id"].clone();
     let again = json!({ "last_text": "Thanks", "body": { "/messages/0/content/0/text": format!("Keep {url}") } });
     llm.script(&turns(&[expecting(says("You are welcome."), again)]))
@@ -188,7 +188,7 @@ async fn r03_a_site_that_is_closed_to_robots_is_told_of_and_nothing_is_stored() 
     assert_eq!(listed.result()["structuredContent"]["recipes"], json!([]));
 }
 
-/// Pages that are missing, or larger than a model takes, or no pages: the model is told, and the turn goes on.
+/// Pages that are missing, too large for a model, or not text: the model gets an error, and the turn continues.
 #[tokio::test]
 async fn r03_what_cannot_be_read_as_it_is_is_told() {
     let site = Site::new(PAGE).await;
@@ -215,7 +215,7 @@ async fn r03_what_cannot_be_read_as_it_is_is_told() {
     assert_eq!(text(&events), "One of them is a recipe.", "{events:?}");
 }
 
-/// A06, A08 and a server that dies in mid-turn: each is a result, and the turn goes on.
+/// A06, A08 and a server that dies during a turn: each is a tool result, and the turn continues.
 #[tokio::test]
 async fn a08_an_unknown_tool_and_a_dying_server_are_results() {
     let unknown = json!({ "tool_results": [
@@ -241,7 +241,7 @@ async fn a08_an_unknown_tool_and_a_dying_server_are_results() {
     assert_eq!(text(&events), "So be it.", "{events:?}");
 }
 
-/// Before anything starts, with the way out; and never the key.
+/// Reported before anything is started, with the remedy, and without the key.
 #[tokio::test]
 async fn what_is_not_set_up_is_said_at_once() {
     let bare = Setup::new().serve().await;
@@ -260,7 +260,7 @@ async fn what_is_not_set_up_is_said_at_once() {
         reply.text()
     );
 
-    // A project's secret is a key as well; it is the project's alone.
+    // A project's secret can be the model's key, for that project only.
     for (method, path, body) in [
         ("PUT", "/projects/p", json!({})),
         (
@@ -301,7 +301,7 @@ async fn what_is_not_set_up_is_said_at_once() {
     assert!(!keyless.process.stderr().contains("sk-wrong"));
 }
 
-/// A model that asks for a tool which is kept back is told that, not that there is none.
+/// The error for a tool that is kept back says so, and not that the tool is unknown.
 #[tokio::test]
 async fn a_call_of_a_tool_that_is_kept_back_says_so() {
     let why =

@@ -1,4 +1,4 @@
-//! `toolwharf connect` and `disconnect`: six clients' files in a home of their own.
+//! `toolwharf connect` and `disconnect`: the files of six clients in a separate home directory.
 
 mod common;
 
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use testkit::{Bin, DEADLINE, Peer, StdioClient, peer};
 use tokio::process::Command;
 
-/// Each client: its name, its file, the text of that, and the place of our entry in it.
+/// Each client: name, file, content, and the location of our entry.
 const FILES: &[(&str, &str, &str, &str)] = &[
     (
         "claude-code",
@@ -58,11 +58,11 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// A user in a home of their own.
+/// A user with a separate home directory.
 struct Home(TempDir);
 
 impl Home {
-    /// With the six clients.
+    /// A home directory with the six clients.
     fn new() -> Self {
         let home = Self(TempDir::new().expect("a folder"));
         for (_, file, text, _) in FILES {
@@ -102,7 +102,7 @@ impl Home {
         cli::said(command, "").await
     }
 
-    /// The state of each client that is here.
+    /// Returns the state of each installed client.
     async fn states(&self) -> Vec<(String, String)> {
         let listed = self.run(&["connect", "-o", "json"]).await.code(0).json();
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -112,13 +112,13 @@ impl Home {
             .collect()
     }
 
-    /// The servers of Toolwharf's own file.
+    /// Returns the servers of Toolwharf's file.
     fn servers(&self) -> Value {
         let text = self.text(".config/toolwharf/mcp.json");
         serde_json::from_str::<Value>(&text).expect("JSON")["mcpServers"].clone()
     }
 
-    /// The files about clients in the data directory.
+    /// Returns the files about clients in the data directory.
     fn kept(&self) -> Vec<PathBuf> {
         let folder = self.path(".local/share/toolwharf/clients");
         let entries = fs::read_dir(folder).expect("a folder");
@@ -138,7 +138,7 @@ async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
             .collect()
     };
     assert_eq!(home.states().await, all("not_connected"));
-    // Nothing is written before somebody has agreed, and looking leaves nothing behind.
+    // Nothing is written before the user has agreed, and a dry run leaves nothing behind.
     let asked = home.run(&["connect", "--all"]).await.code(2);
     assert!(asked.err.contains("--yes"), "{asked:?}");
     let seen = home.run(&["connect", "--all", "--dry-run"]).await.code(0);
@@ -182,7 +182,7 @@ async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
         assert_eq!(there & 0o077, 0, "{}", path.display());
     }
     let again = home.run(&["connect", "zed"]).await.code(0);
-    again.says("connected already");
+    again.says("already connected");
 
     home.run(&["disconnect", "--all", "--yes"]).await.code(0);
     for (name, file, text, _) in FILES {
@@ -217,7 +217,7 @@ async fn c08_a_file_that_somebody_changed_loses_the_entry_only() {
         .code(0);
     for told in said.json().as_array().expect("a list") {
         assert_eq!(told["restored"], "entry", "{told}");
-        // Cursor's server of that name is another one, and was left where it was.
+        // Cursor's server of that name is different and was left in place.
         let put_back = match told["name"].as_str() {
             Some("codex") => json!(["time"]),
             _ => json!([]),
@@ -265,7 +265,7 @@ async fn c08_servers_are_moved_and_come_back() {
         .collect();
     assert_eq!(names, ["lacking", "taken", "self", "toolwharf"]);
     assert_eq!(home.servers()["dice"]["command"], "dice");
-    // Connecting it again in another way keeps what is to be given back.
+    // Connecting it again in another way keeps the backup.
     home.write(
         ".config/toolwharf/mcp.json",
         &home
@@ -326,7 +326,7 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
         );
     }
     assert_eq!(home.text("theirs"), "{}");
-    // No key was made for nothing.
+    // No key was created for a failed connection.
     let folder = home.path(".local/share/toolwharf/clients");
     assert!(!folder.exists() || home.kept().is_empty());
     let said = home.run(&["connect", "netscape"]).await.code(2);
@@ -400,7 +400,7 @@ async fn c08_root_follows_no_link_of_another_user() {
     let target = victim.path().join("target.json");
     fs::write(&target, "{}").expect("a file");
     for (file, leads_to) in [
-        // A link to the file, to a file that is yet to come, and to the folder.
+        // A link to the file, to a file that does not exist yet, and to the directory.
         (".cursor/mcp.json", target.clone()),
         (".cursor/mcp.json", victim.path().join("new.json")),
         (".cursor", victim.path().to_owned()),
@@ -431,13 +431,13 @@ async fn c08_root_follows_no_link_of_another_user() {
                 );
             }
         }
-        // A folder that belongs to the other user is refused as well.
+        // A directory owned by the other user is refused as well.
         home.write(".codex/config.toml", "");
         lchown(home.path(".codex"), Some(THEIRS), None).expect("run this as root");
         let said = home.run(&["connect", "codex", "--yes"]).await.code(1);
         assert!(said.err.contains("user with id 65533"), "{said:?}");
         assert_eq!(home.text(".codex/config.toml"), "");
-        // The file of servers that is imported into.
+        // The same for the servers file that an import writes to.
         fs::create_dir_all(home.path(".config/toolwharf")).expect("a folder");
         let servers = home.path(".config/toolwharf/mcp.json");
         symlink(&target, &servers).expect("a link");
@@ -457,7 +457,7 @@ async fn c08_root_follows_no_link_of_another_user() {
     }
 }
 
-/// Starts what a client's file says, as the client does.
+/// Starts the entry in a client's file, as the client does.
 async fn started(home: &Path, entry: &Value) -> Peer {
     let mut command = Command::new(entry["command"].as_str().expect("a command"));
     let args = entry["args"].as_array().expect("arguments").iter();
@@ -474,7 +474,7 @@ fn entry(file: &Path) -> Value {
     all["mcpServers"]["toolwharf"].clone()
 }
 
-/// A verb with the gateway's files and data directory, from elsewhere.
+/// Runs a command with the gateway's files and data directory, from another directory.
 async fn beside(gateway: &Gateway, arguments: &[&str]) -> Said {
     let mut command = cli::toolwharf();
     command
@@ -506,14 +506,14 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
         table.contains("client:cursor") && table.contains("client:jetbrains"),
         "{table}"
     );
-    // The key may call tools, and nothing else.
+    // The key may only call tools.
     let key = fs::read_to_string(home.join("data/clients/cursor.key")).expect("a key");
     let client = gateway
         .at("/api/v1/servers")
         .with("authorization", &format!("Bearer {key}"));
     let wanted = json!({"name": "k", "role": "call"}).to_string();
     assert_eq!(client.at("/api/v1/keys").post(wanted).await.status, 403);
-    // A key that somebody revoked is made anew.
+    // A revoked key is replaced.
     let keys = beside(&gateway, &["key", "ls", "-o", "json"])
         .await
         .code(0)
@@ -584,7 +584,7 @@ async fn c08_without_a_gateway_a_client_has_a_key_all_the_same() {
     let mut command = home.command();
     command.args(["stdio", "--client", "cursor"]);
     let said = cli::said(command, "").await.code(1);
-    said.says("cursor has no living key here: run `toolwharf connect cursor`");
+    said.says("cursor has no valid key here: run `toolwharf connect cursor`");
 }
 
 #[tokio::test]
@@ -624,7 +624,7 @@ async fn c08_a_url_with_a_key_for_a_project() {
     let mut client = Peer::http(client, peer::MODERN, json!({})).await;
     assert!(tools(&mut client).await.contains(&"echo".to_owned()));
     let again = beside(&gateway, &arguments).await.code(0);
-    again.says("connected already");
+    again.says("already connected");
     beside(&gateway, &["disconnect", "cursor", "--yes"])
         .await
         .code(0);

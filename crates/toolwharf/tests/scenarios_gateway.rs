@@ -1,9 +1,6 @@
 //! Scenarios G of SCENARIOS.md: lists, names, routing, resources, and changes while clients are connected.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -15,11 +12,11 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, at_once, within};
 use tokio::time::Instant;
 
-/// What "at once" means for a change of a file: it is looked at twice a second.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// Time limit for a file change to take effect. Files are checked twice a second.
+const MAX_FILE_DELAY: Duration = Duration::from_secs(5);
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-/// A server that lists nothing but `tool_0` … of this many.
+/// A server whose list contains only `tool_0` …, `count` in total.
 fn plain(name: &str, count: &str) -> Value {
     scripted(name, &["--no-builtin", "--tools", count])
 }
@@ -79,7 +76,7 @@ async fn g02_equal_names_are_told_apart() {
     let listed = tools(&mut peer).await;
     assert!(
         listed.contains(&"tool_1".to_owned()),
-        "one server's alone: unchanged: {listed:?}"
+        "names of a single server must not change: {listed:?}"
     );
     assert!(
         listed.contains(&"one__tool_0".to_owned()) && listed.contains(&"two__tool_0".to_owned())
@@ -93,16 +90,16 @@ async fn g02_equal_names_are_told_apart() {
                 .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
             "{name}"
         );
-        // Each of them leads to its server.
+        // Each name routes to its server.
         let answer = peer.tool(name, json!({"called": name})).await;
         assert_eq!(answer.result()["structuredContent"]["called"], *name);
     }
-    // A name is the same on the next run, and for the client that knows it from before.
+    // The names are the same for later clients.
     let again = tools(&mut gateway.modern().await).await;
     assert_eq!(listed, again);
 }
 
-/// `tool` as the server gets it and as the client gets the answer: nothing is lost on the way.
+/// The call reaches the server unchanged, and the response reaches the client unchanged.
 #[tokio::test]
 async fn g03_a_call_is_routed_and_its_answer_unchanged() {
     let gateway = Setup::new()
@@ -135,9 +132,9 @@ async fn g03_a_call_is_routed_and_its_answer_unchanged() {
         );
         assert!(text.contains("\"id\":\"x-1\""), "{text}");
     }
-    // A whole result with things that nobody knows, spliced by the server itself.
+    // A whole result with unknown members, sent verbatim by the server.
     let result = r#"{"content":[{"type":"image","data":"AAECAw==","mimeType":"image/x","annotations":{"q":0.50}},{"type":"new-kind","x":[{}]}],"_meta":{"a.b/c":1},"structuredContent":{"big":18446744073709551616},"isError":false,"extra":"\u0000"}"#;
-    // The ids of the gateway count up from the handshake: sooner or later a call has this one.
+    // The gateway's ids count up from the handshake, so one of the next calls has this id.
     let frame = format!(r#"{{"jsonrpc":"2.0","result":{result},"id":60,"also":"unknown"}}"#);
     let mut found = false;
     for _ in 0..60 {
@@ -151,7 +148,7 @@ async fn g03_a_call_is_routed_and_its_answer_unchanged() {
             break;
         }
     }
-    assert!(found, "no id of the server's was hit");
+    assert!(found, "no request had this id");
 }
 
 #[tokio::test]
@@ -166,7 +163,7 @@ async fn g04_an_unknown_tool_is_an_mcp_error() {
         assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
         let message = answer.response["error"]["message"].as_str().unwrap();
         assert!(message.contains("no_such_tool"), "{message}");
-        // One that several servers have is named with its prefixes.
+        // If several servers have the tool, the error suggests the prefixed names.
         let answer = peer.tool("tool_1", json!({})).await;
         let message = answer.response["error"]["message"].as_str().unwrap();
         assert!(
@@ -178,7 +175,7 @@ async fn g04_an_unknown_tool_is_an_mcp_error() {
     }
 }
 
-/// The error comes at once, says which server and why, and is logged.
+/// The error comes at once, names the server and the reason, and is logged.
 #[tokio::test]
 async fn g05_a_call_to_a_disconnected_server_fails_at_once() {
     let gateway = Setup::new()
@@ -190,7 +187,7 @@ async fn g05_a_call_to_a_disconnected_server_fails_at_once() {
         .serve()
         .await;
     let mut peer = gateway.legacy().await;
-    // Known by its path although it never listed anything.
+    // The server is known by its path although it has never listed anything.
     let mut single = Peer::http(gateway.at("/mcp/-/frail"), common::LEGACY, json!({})).await;
     let start = Instant::now();
     let answer = single.tool("echo", json!({})).await;
@@ -215,7 +212,7 @@ async fn g05_a_call_to_a_disconnected_server_fails_at_once() {
     assert_eq!(tools(&mut peer).await, ["tool_0"]);
 }
 
-/// Lists, reads and update notifications all speak of `resource://server/…`, and it leads back.
+/// Lists, reads and update notifications all use `resource://server/…` URIs, which can be read.
 #[tokio::test]
 async fn g06_resource_uris_find_their_way_back() {
     let gateway = Setup::new()
@@ -236,12 +233,12 @@ async fn g06_resource_uris_find_their_way_back() {
             let read = peer.request("resources/read", json!({"uri": uri})).await;
             let contents = &read.result()["contents"][0];
             assert_eq!(contents["uri"], **uri);
-            // What the server was asked for: its own URI, to the byte.
+            // The server received its native URI, byte for byte.
             let native = uri.splitn(4, '/').nth(3).unwrap();
             assert_eq!(contents["text"], native);
         }
-        // A URI that was never listed, as templates make them, with all that URIs may hold. (A modern client
-        // has to repeat it in a header, where testkit's knows no other than visible ASCII.)
+        // A URI that was never listed, as a template produces, with every kind of character. (A modern client must
+        // repeat it in a header, where testkit's client supports visible ASCII only.)
         let odd = if peer.is_modern() {
             "resource://notes/scripted://a%20b/%2F/../?q=%C3%A4&r=%00#frag/resource://files/x"
         } else {
@@ -280,7 +277,7 @@ async fn g06_resource_uris_find_their_way_back() {
         .await;
     assert!(
         second.is_none(),
-        "the other server's is not watched: {second:?}"
+        "the other server's resource was not subscribed: {second:?}"
     );
 }
 
@@ -310,18 +307,18 @@ async fn g07_resources_of_all_servers_are_one_list() {
                 .all(|uri| uri.starts_with("resource://two/")),
             "{uris:?}"
         );
-        // No server has templates: an empty list, not an error.
+        // No server has templates: the result is an empty list, not an error.
         let templates = list(&mut peer, "resources/templates/list", "resourceTemplates").await;
         assert!(templates.is_empty());
     }
 }
 
 async fn told(peer: &mut Peer, method: &str) {
-    let told = peer.notification(method, AT_ONCE).await;
-    assert!(told.is_some(), "nobody was told of {method}");
+    let told = peer.notification(method, MAX_FILE_DELAY).await;
+    assert!(told.is_some(), "no notification {method}");
 }
 
-/// Drops the notifications that came until now.
+/// Discards the notifications received so far.
 async fn hush(peer: &mut Peer) {
     while peer
         .notification(TOOLS_CHANGED, Duration::from_millis(200))
@@ -330,7 +327,7 @@ async fn hush(peer: &mut Peer) {
     {}
 }
 
-/// A legacy client with its stream, and a modern one that listens.
+/// A legacy client with an open stream, and a modern one with a subscription.
 async fn listeners(gateway: &Gateway) -> [Peer; 2] {
     let legacy = gateway.legacy().await;
     let mut modern = gateway.modern().await;
@@ -357,7 +354,7 @@ async fn g10_an_enabled_server_is_there_at_once() {
         told(peer, TOOLS_CHANGED).await;
     }
     gateway.up("late").await;
-    // A server that was not there at all when the clients came.
+    // A server that did not exist when the clients connected.
     gateway.edit(|servers| {
         servers.insert(
             "new".to_owned(),
@@ -399,7 +396,7 @@ async fn g11_a_disabled_server_is_gone_at_once() {
     for peer in &mut peers {
         hush(peer).await;
     }
-    // A call in flight ends with an error, and does not hang.
+    // A call in flight ends with an error and does not hang.
     let hanging = peers[0].begin("tools/call", json!({"name": "never"})).await;
     gateway.edit(|servers| servers["gone"]["disabled"] = json!(true));
     for peer in &mut peers {
@@ -415,7 +412,7 @@ async fn g11_a_disabled_server_is_gone_at_once() {
         );
     }
     let ended = peers[0]
-        .finish_within(hanging, AT_ONCE)
+        .finish_within(hanging, MAX_FILE_DELAY)
         .await
         .expect("the call in flight hangs");
     assert!(
@@ -427,14 +424,14 @@ async fn g11_a_disabled_server_is_gone_at_once() {
         pid_of_one,
         gateway.metric("server_starts_total", Some("one")).await
     );
-    // Removed altogether, and another one in its place.
+    // The servers are removed from the file, and another one is added.
     gateway.edit(|servers| {
         servers.remove("gone");
         servers.remove("one");
         servers.insert("other".to_owned(), plain("other", "2"));
     });
     for peer in &mut peers {
-        within("the other server's tools", AT_ONCE, async {
+        within("the other server's tools", MAX_FILE_DELAY, async {
             while tools(peer).await != ["tool_0", "tool_1"] {
                 peer.notification(TOOLS_CHANGED, Duration::from_millis(100))
                     .await;
@@ -474,7 +471,7 @@ async fn g12_a_single_tool_is_switched_without_a_restart() {
             "the server was restarted"
         );
     }
-    // Not reachable past the list either, where a server is addressed alone.
+    // The server cannot be reached by its own path either.
     let mut single = Peer::http(gateway.at("/mcp/-/two"), common::LEGACY, json!({})).await;
     let answer = single.tool("crash", json!({})).await;
     assert!(
@@ -499,7 +496,7 @@ async fn g12_a_single_tool_is_switched_without_a_restart() {
     }
 }
 
-/// What a server itself says of its lists reaches the clients with it.
+/// A server's list change is forwarded to the clients.
 #[tokio::test]
 async fn g10_a_servers_own_change_reaches_the_clients() {
     let gateway = Setup::new()
@@ -524,7 +521,7 @@ async fn g10_a_servers_own_change_reaches_the_clients() {
     }
 }
 
-/// A child that is killed comes back, and its tools never leave the list meanwhile.
+/// A killed child is restarted, and its tools stay in the list throughout.
 #[tokio::test]
 async fn g05_a_killed_child_comes_back_and_its_tools_stay() {
     let gateway = Setup::new()

@@ -1,9 +1,6 @@
-//! Scenarios G13 and G14: many clients at once, and the order and bound of calls to one server.
+//! Scenarios G13 and G14: many clients at once, and the order and limit of calls to one server.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -18,7 +15,7 @@ use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, soak, wait_for, within};
 use tokio::{net::TcpStream, task::JoinSet};
 
-/// One client that keeps its connection, so that a hundred thousand calls need no more than a hundred ports.
+/// A client that keeps its connection open, so that a hundred thousand calls need only a hundred ports.
 struct Client {
     sender: SendRequest<Full<Bytes>>,
     host: String,
@@ -62,7 +59,7 @@ impl Client {
         let request = request
             .body(Full::new(Bytes::from(message.to_string())))
             .unwrap();
-        // The connection's task may not have noticed yet that the last answer is read to its end.
+        // The connection's task may not have noticed yet that the last response was read completely.
         self.sender.ready().await.unwrap();
         let response = within("an answer", DEADLINE, self.sender.send_request(request))
             .await
@@ -87,7 +84,7 @@ impl Client {
     }
 }
 
-/// A hundred clients of both eras with the same ids call five servers: no answer is crossed, lost or doubled.
+/// A hundred clients of both eras with the same ids call five servers: no response is mixed up, lost or duplicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g13_every_answer_reaches_its_own_caller() {
     const CLIENTS: usize = 100;
@@ -137,12 +134,12 @@ async fn g13_every_answer_reaches_its_own_caller() {
             }
             for call in 0..calls {
                 let server = servers[(client + call) % servers.len()];
-                // Some payloads are long, so that answers come in pieces.
+                // Some payloads are long, so that responses arrive in pieces.
                 let pad = "p".repeat(if call % 20 == 7 { 100_000 } else { call % 50 });
                 let arguments = json!({"client": client, "call": call, "pad": pad});
                 let name = format!("{server}__echo");
                 let mut params = json!({"name": name, "arguments": arguments});
-                // Every client uses the same ids, both as numbers and as strings.
+                // Every client uses the same ids, as numbers and as strings.
                 let id = if call % 3 == 0 {
                     json!(call.to_string())
                 } else {
@@ -187,7 +184,7 @@ async fn g13_every_answer_reaches_its_own_caller() {
     assert_eq!(total, (CLIENTS * calls) as u64);
 }
 
-/// The same over one pipe: a client that does not wait for one answer before it asks the next thing.
+/// The same over one stdio connection: a client that sends requests without waiting for responses.
 #[tokio::test]
 async fn g13_pipelined_answers_reach_their_requests() {
     let count = if soak() { 100_000 } else { 2_000 };
@@ -222,7 +219,7 @@ async fn g13_pipelined_answers_reach_their_requests() {
         for _ in 0..200 {
             let answer = loop {
                 let message = client.receive_json().await;
-                // A server's first lists may be told as changed after they were given.
+                // Notifications about a server's first lists may arrive in between.
                 if message.get("method").is_none() {
                     break message;
                 }
@@ -239,7 +236,7 @@ async fn g13_pipelined_answers_reach_their_requests() {
     assert!(seen.iter().all(|seen| *seen));
 }
 
-/// So many calls are at the server at once, and never more; all of them are answered.
+/// Exactly this many calls are at the server at once, and all calls are answered.
 #[tokio::test]
 async fn g14_the_concurrency_limit_holds() {
     let gateway = Setup::new()
@@ -287,7 +284,7 @@ fn recorded(file: &Path) -> Value {
     })
 }
 
-/// The calls that the server saw, by their argument `n`, in its order.
+/// Returns the calls in the order in which the server received them, by their argument `n`.
 fn order(file: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(file).unwrap();
     let frames = text
@@ -298,7 +295,7 @@ fn order(file: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// What waits for a server goes there in the order in which it came, over HTTP …
+/// Queued calls reach a server in the order of arrival, over HTTP …
 #[tokio::test]
 async fn g14_the_rest_queue_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 10\n");
@@ -326,12 +323,12 @@ async fn g14_the_rest_queue_in_order() {
                 .begin("tools/call", json!({"name": "echo", "arguments": {"n": n}}))
                 .await,
         ));
-        wait_for("the next call in line", DEADLINE, async || {
+        wait_for("the next queued call", DEADLINE, async || {
             gateway.metric("calls_waiting", Some("one")).await == Some(n)
         })
         .await;
     }
-    // The line is full: one more is told so at once.
+    // The queue is full: one more call is refused at once.
     let refused = within(
         "a refusal at once",
         Duration::from_secs(1),
@@ -350,7 +347,7 @@ async fn g14_the_rest_queue_in_order() {
     assert_eq!(order(&file), (0..=10).collect::<Vec<_>>());
 }
 
-/// … and over a pipe, where the order of the lines is the order of the requests.
+/// … and over stdio, where the order of the lines is the order of the requests.
 #[tokio::test]
 async fn g14_lines_of_a_pipe_stay_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 1000\n");
@@ -374,7 +371,7 @@ async fn g14_lines_of_a_pipe_stay_in_order() {
     let mut answered = 0;
     while answered < 500 {
         let message = client.receive_json().await;
-        // The server may have come up after the client: that is told, too.
+        // If the server started after the client, there are notifications as well.
         if message.get("id").is_some() {
             assert!(message.get("result").is_some(), "{message}");
             answered += 1;

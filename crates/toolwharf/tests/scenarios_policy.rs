@@ -8,7 +8,7 @@ use common::{LEGACY, Setup, gone, scripted, tools, with};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, peer, wait_for, within};
 
-/// A server that writes its name down when it starts, and takes a while for it.
+/// A server that records its name at startup, then runs `rest`.
 fn noted(name: &str, notes: &std::path::Path, rest: &str) -> Value {
     let script =
         format!("echo {name} >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1");
@@ -24,7 +24,7 @@ fn started(notes: &std::path::Path) -> Vec<String> {
 async fn a10_sequential_starts_one_after_another() {
     let setup = Setup::new().settings("start = \"sequential\"\nnaming = \"always-prefix\"\n");
     let notes = setup.folder().join("notes");
-    // The first ones are the slowest: in parallel they would not be first.
+    // The first servers are the slowest: started in parallel, they would not be first.
     let gateway = setup
         .server("a", noted("a", &notes, "sleep 0.4; echo a-up >> \"$0\";"))
         .server("b", noted("b", &notes, "sleep 0.2; echo b-up >> \"$0\";"))
@@ -39,11 +39,11 @@ async fn a10_sequential_starts_one_after_another() {
     );
 }
 
-/// The first failure ends the start, names the server, and nothing of the others is left.
+/// The first failure aborts the start and names the server. No other server is left running.
 #[tokio::test]
 async fn a10_sequential_fails_with_the_first_failure() {
     let setup = Setup::new().settings("start = \"sequential\"\n[limits]\nstop_grace = \"1s\"\n");
-    // Kept when the gateway's own folder goes.
+    // Outlives the gateway's directory.
     let kept = tempfile::tempdir().unwrap();
     let notes = kept.path().join("notes");
     let stderr = setup
@@ -62,7 +62,7 @@ async fn a10_sequential_fails_with_the_first_failure() {
     gone(&[notes[1].parse().unwrap()], true, Duration::from_secs(2)).await;
 }
 
-/// Nothing runs before it is needed, then once, however many ask for it first.
+/// Nothing is started before it is needed, and then once, however many requests need it first.
 #[tokio::test]
 async fn lazy_servers_start_at_their_first_use() {
     let setup = Setup::new().settings("start = \"lazy\"\nnaming = \"always-prefix\"\n");
@@ -86,10 +86,10 @@ async fn lazy_servers_start_at_their_first_use() {
     }
     let mut notes = started(&notes);
     notes.sort();
-    assert_eq!(notes, ["a", "b"], "not each of them once");
+    assert_eq!(notes, ["a", "b"], "each server must start once");
 }
 
-/// One that is slow delays none of the others.
+/// A slow server delays no other.
 #[tokio::test]
 async fn parallel_servers_do_not_wait_for_each_other() {
     let setup = Setup::new().settings("naming = \"always-prefix\"\n");
@@ -105,7 +105,7 @@ async fn parallel_servers_do_not_wait_for_each_other() {
     let mut peer = gateway.legacy().await;
     let answer = peer.tool("quick__tool_0", json!({"n": 1})).await;
     assert_eq!(answer.result()["structuredContent"]["n"], 1);
-    // Only now can the other one start.
+    // Only now can the other server start.
     std::fs::write(&go, "").unwrap();
     assert_eq!(tools(&mut peer).await, ["slow__tool_0", "quick__tool_0"]);
 }
@@ -122,7 +122,7 @@ async fn naming_policies() {
             vec!["one__tool_0", "one__tool_1", "two__tool_0"],
         ),
         ("last-wins", vec!["tool_1", "tool_0"]),
-        // A clash is an error, and both stay reachable.
+        // A clash is an error, and both tools can still be reached.
         ("preserve", vec!["one__tool_0", "tool_1", "two__tool_0"]),
     ] {
         let gateway = Setup::new()
@@ -151,8 +151,8 @@ async fn naming_policies() {
     }
 }
 
-/// An instance for each session, that ends with it; no more than allowed; and the sessions do not see each
-/// other's.
+/// Each session has a separate instance that ends with it, up to the limit, and sessions cannot see each other's
+/// instances.
 #[tokio::test]
 async fn session_sharing_gives_each_session_its_own_instance() {
     let gateway = Setup::new()
@@ -172,7 +172,7 @@ async fn session_sharing_gives_each_session_its_own_instance() {
         assert_eq!(
             peer.tool("pid", json!({})).await.text(),
             pid.to_string(),
-            "another one for every call"
+            "a new instance for every call"
         );
         pids.push(pid);
         peers.push(peer);
@@ -182,7 +182,7 @@ async fn session_sharing_gives_each_session_its_own_instance() {
     let refused = third.tool("pid", json!({})).await;
     let message = refused.response["error"]["message"].as_str().unwrap();
     assert!(message.contains("max_session_instances"), "{message}");
-    // What a session's own server asks, its own client answers.
+    // Requests of a session's server go to the session's client.
     for peer in &mut peers {
         let asked = peer
             .tool(
@@ -194,7 +194,7 @@ async fn session_sharing_gives_each_session_its_own_instance() {
         let answer: Value = serde_json::from_str(asked.text()).unwrap();
         assert_eq!(answer["result"]["model"], "test-model", "{answer}");
     }
-    // A crash of one's instance is nothing to the other.
+    // A crash of one instance does not affect the other.
     let crashed = peers[0].tool("crash", json!({})).await;
     assert!(crashed.response.get("error").is_some());
     assert_eq!(
@@ -211,7 +211,7 @@ async fn session_sharing_gives_each_session_its_own_instance() {
     gone(&pids[..1], false, Duration::from_secs(2)).await;
 }
 
-/// A session that ends takes its instance with it, and makes room.
+/// A session that ends stops its instance and makes room.
 #[tokio::test]
 async fn session_sharing_ends_with_the_session() {
     let gateway = Setup::new()
@@ -240,7 +240,7 @@ async fn session_sharing_ends_with_the_session() {
         assert_eq!(client.delete(&[]).await.status, 204);
         gone(&[pid.parse().unwrap()], false, Duration::from_secs(5)).await;
     }
-    // The same for a session of the oldest kind, which ends with its stream.
+    // The same for a session over HTTP+SSE, which ends with its stream.
     let mut oldest = Peer::sse(gateway.at("/sse"), json!({})).await;
     let pid: u32 = oldest.tool("pid", json!({})).await.text().parse().unwrap();
     drop(oldest);
@@ -252,7 +252,7 @@ async fn session_sharing_ends_with_the_session() {
     .await;
 }
 
-/// What begins with a server's name and `__` is that server's, whatever another one lists.
+/// A name that begins with a server's name and `__` belongs to that server, whatever others list.
 #[tokio::test]
 async fn always_prefix_cannot_be_captured() {
     let gateway = Setup::new()
@@ -281,7 +281,7 @@ async fn always_prefix_cannot_be_captured() {
         let answer = peer.tool(name, json!({"n": 1})).await;
         assert_eq!(answer.result()["structuredContent"]["n"], 1, "{name}");
     }
-    // It has none: another server's is none of it.
+    // The server has no such tool, and the other server's tool is not used instead.
     let refused = peer.tool("a__b__none", json!({})).await;
     assert_eq!(refused.response["error"]["code"], -32602, "{refused:?}");
 }

@@ -1,5 +1,4 @@
-//! Scenarios P of SCENARIOS.md at the level of transports, projects of the configuration file, and what
-//! orchestrators ask.
+//! Scenarios P of SCENARIOS.md: transports, projects of the configuration file, and endpoints for orchestrators.
 
 mod common;
 
@@ -23,7 +22,7 @@ async fn p03_stdio_is_a_child_of_command_args_and_env() {
     let mut peer = gateway.legacy().await;
     assert!(
         tools(&mut peer).await.contains(&"tool_1".to_owned()),
-        "its arguments are not there"
+        "the arguments are missing"
     );
     let env = peer.tool("env", json!({})).await;
     assert_eq!(env.result()["structuredContent"]["GREETING"], "hello world");
@@ -33,13 +32,13 @@ async fn p03_stdio_is_a_child_of_command_args_and_env() {
     );
 }
 
-/// A server that is reconfigured is asked to go; the new one does not wait for the old one's end.
+/// A reconfigured server is terminated; the new one does not wait for its exit.
 #[tokio::test]
 async fn p05_a_reconfigured_server_is_terminated_then_killed() {
     let setup =
         Setup::new().settings("naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\n");
     let told = setup.folder().join("told");
-    // It writes down that it was asked, and stays.
+    // The server records SIGTERM and keeps running.
     let script = r#"trap 'echo term >> "$0"' TERM; exec 3<&0; "$1" --ignore-eof --ignore-sigterm <&3 & while :; do sleep 0.1; done"#;
     let stubborn =
         json!({"command": "sh", "args": ["-c", script, told, Bin::path("testkit-scripted")]});
@@ -68,21 +67,18 @@ async fn p05_a_reconfigured_server_is_terminated_then_killed() {
                 .contains(&"stubborn__tool_0".to_owned())
     })
     .await;
-    // The polite one goes with its stdin; the other only when it is made to.
+    // The polite server exits when stdin is closed, the other one only when it is killed.
     gone(&old[1..], false, Duration::from_secs(2)).await;
     gone(&old, true, Duration::from_secs(8)).await;
     assert!(
         start.elapsed() >= Duration::from_millis(1500),
-        "it had no time to go by itself"
+        "it had no time to exit by itself"
     );
     let told = std::fs::read_to_string(told).unwrap();
-    assert!(
-        told.contains("term"),
-        "it was killed without having been asked"
-    );
+    assert!(told.contains("term"), "it was killed without SIGTERM");
 }
 
-/// A server over HTTP+SSE, found by its type or by itself.
+/// A server over HTTP+SSE, by its type or detected.
 async fn sse_server(address: &str) -> (Process, String) {
     let mut process = Process::bin(
         "testkit-scripted",
@@ -112,7 +108,7 @@ async fn p06_sse_connects_with_its_headers() {
     }
 }
 
-/// Whether a call failed because its server is away.
+/// Returns whether a call failed because its server is unavailable.
 fn is_away(response: &Value) -> bool {
     response["error"]["data"]["reason"] == "server_unavailable"
 }
@@ -127,7 +123,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
         .await;
     let mut peer = gateway.legacy().await;
     let listed = tools(&mut peer).await;
-    // Cut in mid-call, with another call in flight: both end with an error, at once.
+    // The stream is cut with another call in flight: both calls end with an error, at once.
     let other = peer.begin("tools/call", json!({"name": "never"})).await;
     let cut = within(
         "the cut call's end",
@@ -149,7 +145,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
             .is_some()
     })
     .await;
-    // The server is gone for longer: no call waits for it, the list stays, the attempts become rarer.
+    // The server is down for longer: no call waits for it, its tools stay in the list, and attempts become rarer.
     drop(server);
     let address = url
         .strip_prefix("http://")
@@ -174,7 +170,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
             2
         );
     }
-    // One that waited for the next attempt would have waited for up to a minute.
+    // A call that waited for the next attempt would have waited up to a minute.
     at_once("some of forty calls", start);
     assert_eq!(tools(&mut peer).await, listed, "the tools left the list");
     let waits = wait_for_some("three attempts", DEADLINE, async || {
@@ -191,7 +187,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
                     .ok()
             })
             .collect();
-        // After the last time that it was there.
+        // Since the server was last connected.
         let from = waits
             .iter()
             .rposition(|wait| *wait == 0)
@@ -199,10 +195,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
         (waits.len() >= from + 4).then(|| waits[from..].to_vec())
     })
     .await;
-    assert!(
-        waits[3] > waits[0],
-        "the attempts do not become rarer: {waits:?}"
-    );
+    assert!(waits[3] > waits[0], "the waits do not increase: {waits:?}");
     let (_server, _) = sse_server(&address).await;
     wait_for("the server's return", Duration::from_secs(20), async || {
         peer.tool("echo", json!({}))
@@ -214,7 +207,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
     .await;
 }
 
-/// What a project sees, by path, header and its own settings (G08 and G09 of the configuration file).
+/// The view of a project by path, header and its own settings (G08 and G09, in the configuration file).
 #[tokio::test]
 async fn g08_a_project_sees_its_own_servers() {
     let gateway = Setup::new()
@@ -253,7 +246,7 @@ async fn g08_a_project_sees_its_own_servers() {
             );
         }
     }
-    // The later server's definition wins where the project says so, and a warning names both.
+    // The later server's definition wins, as the project sets, and a warning names both servers.
     let mut blue = Peer::http(gateway.at("/mcp/blue"), LEGACY, json!({})).await;
     let listed = blue.request("tools/list", json!({})).await;
     let tool = listed.result()["tools"]
@@ -266,12 +259,12 @@ async fn g08_a_project_sees_its_own_servers() {
         "three",
         "{listed:?}"
     );
-    let warning = gateway.logged("takes the place of").await;
+    let warning = gateway.logged("replaces the one of").await;
     assert!(
         warning.contains("`one`") || warning.contains("`two`"),
         "{warning}"
     );
-    // Not reachable past the view: a server, a tool, a resource or a prompt of others.
+    // Servers, tools, resources and prompts outside the view cannot be reached.
     let mut red = Peer::http(gateway.at("/mcp/red"), LEGACY, json!({})).await;
     for name in ["three__tool_0", "one__tool_1", "tool_1"] {
         let answer = red.tool(name, json!({})).await;
@@ -309,7 +302,7 @@ async fn health_readiness_and_metrics() {
     assert_eq!(
         gateway.at("/readyz").get(&[]).await.status,
         200,
-        "one bad server makes nothing unready"
+        "one failing server must not affect readiness"
     );
     gateway.up("good").await;
     let mut peer = gateway.legacy().await;
@@ -334,13 +327,13 @@ async fn health_readiness_and_metrics() {
             "{name} {server:?}"
         );
     }
-    // Each family is described once, as the format wants it.
+    // Each metric family is described once, as the format requires.
     let metrics = gateway.metrics().await;
     for family in ["server_up", "calls_total", "sessions"] {
         let described = format!("# TYPE toolwharf_{family} ");
         assert_eq!(metrics.matches(&described).count(), 1, "{metrics}");
     }
-    // Nobody else's web page may look.
+    // Pages of other sites cannot read the metrics.
     let reply = gateway
         .at("/metrics")
         .get(&[("host", "evil.example.com")])

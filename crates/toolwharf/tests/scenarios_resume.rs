@@ -1,10 +1,7 @@
-//! Streams that break off are taken up again by legacy clients (2025-11-25 basic/transports "Resumability and
-//! Redelivery"): nothing is lost or doubled, no one else gets it, and what nobody comes back for ends.
+//! Legacy clients resume broken streams (2025-11-25 basic/transports "Resumability and Redelivery"): nothing is lost or
+//! duplicated, no other client gets it, and a call whose client does not return is cancelled.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -15,8 +12,8 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Event, RawClient, Streaming, wait_for, within};
 use tokio::time::Instant;
 
-/// Names event streams first, so that it gets one at once.
-const STREAMS: [(&str, &str); 1] = [("accept", "text/event-stream, application/json")];
+/// Event streams come first, so that the client gets a stream at once.
+const ACCEPT_STREAM_FIRST: [(&str, &str); 1] = [("accept", "text/event-stream, application/json")];
 
 async fn gateway() -> Gateway {
     let options = json!({"maxConcurrency": 100, "callTimeoutMs": 120_000});
@@ -28,7 +25,7 @@ async fn gateway() -> Gateway {
     gateway
 }
 
-/// A client with a session of its own.
+/// A client with a separate session.
 async fn session(gateway: &Gateway, version: &str) -> RawClient {
     let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
@@ -62,7 +59,7 @@ async fn next(stream: &mut Streaming) -> Event {
     event.expect("an event")
 }
 
-/// All events to the end of the stream.
+/// Returns all events up to the end of the stream.
 async fn rest(mut stream: Streaming) -> Vec<Event> {
     let mut events = Vec::new();
     within("the end of the stream", DEADLINE, async {
@@ -84,7 +81,7 @@ fn assert_primes(event: &Event) {
     assert!(event.retry.is_some(), "{event:?}");
 }
 
-/// What progress the events report, in their order.
+/// Returns the progress values of the events, in order.
 fn progress(events: &[Event]) -> Vec<u64> {
     let params = events.iter().filter_map(Event::json);
     params
@@ -92,7 +89,7 @@ fn progress(events: &[Event]) -> Vec<u64> {
         .collect()
 }
 
-/// The text of the answer that the events end with.
+/// Returns the text of the final response.
 fn answer(events: &[Event]) -> String {
     let last = events.last().and_then(Event::json);
     let last = last.unwrap_or_else(|| panic!("{events:?}"));
@@ -117,7 +114,7 @@ async fn cancelled_count(gateway: &Gateway) -> String {
         .to_owned()
 }
 
-/// Subscribes to the server's one resource and tells of it.
+/// Subscribes to the server's only resource and sends updates for it.
 struct Updates {
     client: RawClient,
     sent: u64,
@@ -146,8 +143,8 @@ impl Updates {
     }
 }
 
-/// Each connection begins with an id to come back to, each event has an id of its own; what needs no stream
-/// gets none.
+/// Each connection begins with an event id to resume from, and each event has a unique id. Responses that need no
+/// stream get none.
 #[tokio::test]
 async fn streams_begin_with_an_event_to_come_back_to() {
     let gateway = gateway().await;
@@ -174,12 +171,17 @@ async fn streams_begin_with_an_event_to_come_back_to() {
     assert!(seen.insert(id(&update).to_owned()), "{update:?} again");
     let reply = client.post(call(9, "echo", json!({}))).await;
     assert_eq!(reply.header("content-type"), Some("application/json"));
-    // Whoever would rather have a stream gets it before anything happens.
-    let mut stream = begin(&client, &STREAMS, call(3, "slow", json!({"ms": 60_000}))).await;
+    // A client that prefers a stream gets one before anything happens.
+    let mut stream = begin(
+        &client,
+        &ACCEPT_STREAM_FIRST,
+        call(3, "slow", json!({"ms": 60_000})),
+    )
+    .await;
     assert_primes(&next(&mut stream).await);
 }
 
-/// A call whose stream breaks off, again and again, is answered all the same: all of it, once.
+/// A call whose stream breaks repeatedly is answered completely, exactly once.
 #[tokio::test]
 async fn a_dropped_stream_goes_on_where_it_broke_off() {
     let gateway = gateway().await;
@@ -195,7 +197,7 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
         drop(stream);
         stream = resume(&client, &last).await;
         assert!(stream.is_event_stream(), "{}", stream.status);
-        // Each connection can be lost before anything else comes.
+        // A connection can be lost before any other event arrives.
         let first = next(&mut stream).await;
         assert_primes(&first);
         assert_eq!(id(&first), last);
@@ -205,22 +207,27 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     assert_eq!(answer(&events), "progressed");
     let ids: HashSet<&str> = events.iter().map(id).collect();
     assert_eq!(ids.len(), events.len(), "an id twice");
-    // Other streams had no part in it, and the call was made once.
+    // The events came from this stream, and the call was made once.
     assert_eq!(gateway.metric("calls_total", Some("one")).await, Some(1));
 
-    // The end is held for a while: it may not have arrived.
+    // The end is kept for a while, since it may not have arrived.
     let again = rest(resume(&client, id(&events[40])).await).await;
     assert_eq!(again[1..], events[41..]);
     let over = resume(&client, id(events.last().unwrap())).await;
     assert_eq!(over.status, 405, "there is nothing to wait for");
 }
 
-/// The answer waits for a client that is away when it comes.
+/// The response waits for a client that is disconnected when it arrives.
 #[tokio::test]
 async fn an_answer_waits_for_its_client() {
     let gateway = gateway().await;
     let client = session(&gateway, LEGACY).await;
-    let mut stream = begin(&client, &STREAMS, call(1, "slow", json!({"ms": 1500}))).await;
+    let mut stream = begin(
+        &client,
+        &ACCEPT_STREAM_FIRST,
+        call(1, "slow", json!({"ms": 1500})),
+    )
+    .await;
     let primed = next(&mut stream).await;
     drop(stream);
     wait_for("the call's end", DEADLINE, async || {
@@ -233,24 +240,34 @@ async fn an_answer_waits_for_its_client() {
     assert_eq!(cancelled_count(&gateway).await, "0");
 }
 
-/// Whoever takes a stream up again has it, whether or not its old connection was seen to break.
+/// A client that resumes a stream gets it, even if the old connection still looks open.
 #[tokio::test]
 async fn a_stream_is_taken_over() {
     let gateway = gateway().await;
     let client = session(&gateway, LEGACY).await;
-    let mut stream = begin(&client, &STREAMS, call(1, "slow", json!({"ms": 2000}))).await;
+    let mut stream = begin(
+        &client,
+        &ACCEPT_STREAM_FIRST,
+        call(1, "slow", json!({"ms": 2000})),
+    )
+    .await;
     let primed = next(&mut stream).await;
     let taken = resume(&client, id(&primed)).await;
     stream.closed(Duration::from_secs(2)).await;
     assert_eq!(answer(&rest(taken).await), "slept");
 }
 
-/// An id is worth nothing to others, and one that nobody gave is refused in words.
+/// An event id is useless to other sessions, and an unknown one gives a clear error.
 #[tokio::test]
 async fn only_its_session_takes_a_stream_up() {
     let gateway = gateway().await;
     let owner = session(&gateway, LEGACY).await.with("authorization", "");
-    let mut stream = begin(&owner, &STREAMS, call(1, "slow", json!({"ms": 60_000}))).await;
+    let mut stream = begin(
+        &owner,
+        &ACCEPT_STREAM_FIRST,
+        call(1, "slow", json!({"ms": 60_000})),
+    )
+    .await;
     let last = id(&next(&mut stream).await).to_owned();
     let thief = owner.clone().with("authorization", "Bearer another");
     assert_eq!(resume(&thief, &last).await.status, 404, "another principal");
@@ -278,13 +295,18 @@ async fn only_its_session_takes_a_stream_up() {
         let said = refused.response()["error"]["message"].to_string();
         assert!(said.contains("Last-Event-ID"), "{said}");
     }
-    // Another session's stream of the same number is that session's own.
-    let mut own = begin(&other, &STREAMS, call(2, "slow", json!({"ms": 60_000}))).await;
+    // The same number in another session refers to that session's own stream.
+    let mut own = begin(
+        &other,
+        &ACCEPT_STREAM_FIRST,
+        call(2, "slow", json!({"ms": 60_000})),
+    )
+    .await;
     assert_eq!(id(&next(&mut own).await), last);
     let events = resume(&other, &last).await;
     own.closed(Duration::from_secs(2)).await;
     drop(events);
-    // None of this took the stream away from its reader.
+    // The original reader still has the stream.
     in_flight(&gateway, 2, DEADLINE).await;
     assert!(
         stream
@@ -298,11 +320,11 @@ async fn only_its_session_takes_a_stream_up() {
     assert_eq!(resume(&owner, &last).await.status, 404, "the session ended");
 }
 
-/// What belongs to no call is not lost either, and what was seen is not sent again.
+/// Messages outside calls are not lost either, and messages that were read are not sent again.
 #[tokio::test]
 async fn the_session_stream_goes_on_where_it_broke_off() {
     let gateway = gateway().await;
-    // The oldest version of this transport has ids, too.
+    // The oldest version of this transport has event ids, too.
     for version in ["2025-03-26", LEGACY] {
         let client = session(&gateway, version).await;
         let mut updates = Updates::of(&client, session(&gateway, LEGACY).await).await;
@@ -317,7 +339,7 @@ async fn the_session_stream_goes_on_where_it_broke_off() {
         }
         drop(stream);
         updates.send(3).await;
-        // As if the last two had not arrived.
+        // As if the last two events had not arrived.
         events.truncate(2);
         let last = id(&events[1]).to_owned();
         let mut stream = resume(&client, &last).await;
@@ -333,7 +355,7 @@ async fn the_session_stream_goes_on_where_it_broke_off() {
             (0..8).collect::<Vec<_>>(),
             "in {version}"
         );
-        // Calls have streams of their own.
+        // Calls have separate streams.
         let reply = client.post(call(5, "progress", json!({"count": 2}))).await;
         let streams = |event: &Event| id(event).split_once('-').unwrap().0.to_owned();
         assert_ne!(
@@ -349,8 +371,8 @@ async fn the_session_stream_goes_on_where_it_broke_off() {
     }
 }
 
-/// There is an end to what is held: of one stream the oldest notifications go, never the answer; of all streams
-/// the oldest go, and that is said.
+/// The replay buffer is bounded. In one stream the oldest notifications are dropped, never the response. Over all
+/// streams the oldest streams are dropped, and the client gets an error.
 #[tokio::test]
 async fn what_is_held_is_bounded() {
     let gateway = gateway().await;
@@ -380,11 +402,14 @@ async fn what_is_held_is_bounded() {
         "progressed"
     );
 
-    // In bytes as well: each of these answers is a quarter of what a session may hold, or nearly so.
+    // Also bounded in bytes: each of these responses takes about a quarter of a session's limit.
     let before = gateway.memory_now();
     for n in 0..40 {
         let reply = client
-            .post_with(&STREAMS, call(n, "big", json!({"bytes": 2_000_000})))
+            .post_with(
+                &ACCEPT_STREAM_FIRST,
+                call(n, "big", json!({"bytes": 2_000_000})),
+            )
             .await;
         last = id(&reply.events()[0]).to_owned();
     }
@@ -394,17 +419,17 @@ async fn what_is_held_is_bounded() {
     assert_eq!(answer(&again).len(), 2_000_000);
 }
 
-/// A call that nobody comes back for is cancelled at its server: after a while, and at once if the client says
-/// so, its session ends or its time is over.
+/// A call whose client does not return is cancelled at its server: after a while, or at once if the client cancels it,
+/// ends its session or the call times out.
 #[tokio::test]
 async fn a_call_that_nobody_comes_back_for_is_cancelled() {
     let gateway = gateway().await;
     let client = session(&gateway, LEGACY).await;
     let slow = async |client: &RawClient, id: u64| {
         let body = call(id, "slow", json!({"ms": 100_000}));
-        let mut stream = begin(client, &STREAMS, body).await;
+        let mut stream = begin(client, &ACCEPT_STREAM_FIRST, body).await;
         let primed = next(&mut stream).await;
-        // At the server itself: it has its place in line a moment before, while it is recorded.
+        // Waits until the call is at the server. It is queued and recorded a moment earlier.
         let mut peer = gateway.modern().await;
         wait_for("the call at the server", DEADLINE, async || {
             peer.tool("running", json!({})).await.text() == "1"
@@ -412,7 +437,7 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
         .await;
         primed.id.unwrap()
     };
-    // Its stream is dropped before the client says so.
+    // The stream is dropped before the client cancels.
     slow(&client, 1).await;
     let params = json!({"requestId": 1});
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
@@ -435,7 +460,7 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
     assert_eq!(resume(&client, &last).await.status, 400);
 }
 
-/// The call's own time limit goes on while nobody reads.
+/// The call timeout continues to run without a reader.
 #[tokio::test]
 async fn a_call_that_nobody_reads_has_its_own_time_limit() {
     let options = json!({"callTimeoutMs": 2000});
@@ -446,7 +471,7 @@ async fn a_call_that_nobody_reads_has_its_own_time_limit() {
     gateway.up("one").await;
     let client = session(&gateway, LEGACY).await;
     let body = call(1, "slow", json!({"ms": 100_000}));
-    let mut stream = begin(&client, &STREAMS, body).await;
+    let mut stream = begin(&client, &ACCEPT_STREAM_FIRST, body).await;
     let primed = next(&mut stream).await;
     drop(stream);
     in_flight(&gateway, 0, Duration::from_secs(10)).await;
@@ -461,14 +486,14 @@ async fn a_call_that_nobody_reads_has_its_own_time_limit() {
     );
 }
 
-/// Clients of older versions choke on an event without data, and do not come back: their streams begin with
-/// what there is, and a dropped one cancels its call.
+/// Clients of older versions fail on an event without data and do not resume: their streams begin with the first
+/// message, and a dropped stream cancels the call.
 #[tokio::test]
 async fn older_clients_are_not_primed() {
     let gateway = gateway().await;
     for version in ["2025-03-26", "2025-06-18"] {
         let client = session(&gateway, version).await;
-        for headers in [&[][..], &STREAMS[..]] {
+        for headers in [&[][..], &ACCEPT_STREAM_FIRST[..]] {
             let body = call(1, "progress", json!({"count": 2}));
             let reply = client.post_with(headers, body).await;
             let events = reply.events();
@@ -478,7 +503,7 @@ async fn older_clients_are_not_primed() {
             for event in &events {
                 assert!(event.id.is_some() && event.retry.is_none(), "{event:?}");
             }
-            // What was answered can be had again, all the same.
+            // Answered events can still be replayed.
             let again = rest(resume(&client, id(&events[0])).await).await;
             assert_eq!(again, events[1..]);
         }

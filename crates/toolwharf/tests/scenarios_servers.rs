@@ -1,11 +1,11 @@
-//! U01, U02 and U12: one entry of a server, wherever it stands, and a project's own server.
+//! U01, U02 and U12: one entry format for servers, wherever they are declared, and a project's own server.
 
 mod kept;
 #[path = "scenarios_servers/own.rs"]
 mod own;
 
 #[path = "common/cli.rs"]
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 mod cli;
 
 use std::fs;
@@ -14,7 +14,7 @@ use kept::{Kept, Running};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, wait_for_some};
 
-/// What a sandboxed server may not read.
+/// A file that a sandboxed server must not read.
 const SECRET: &str = "of the host";
 
 fn kept_with(kept: &Kept, servers: Value) {
@@ -39,7 +39,7 @@ async fn row(gateway: &Running, path: &str, state: &str) -> Value {
     .await
 }
 
-/// What a tool of a server says, and whether that is an error; the server is seen from this project.
+/// Calls a tool from this project's view. Returns its text and whether it is an error.
 async fn called(gateway: &Running, scope: &str, tool: &str, arguments: Value) -> (String, bool) {
     let params = json!({"name": tool, "arguments": arguments});
     let reply = gateway
@@ -89,7 +89,7 @@ async fn u01_an_entry_of_the_file_runs_confined() {
     assert_eq!((text.as_str(), failed), (SECRET, false));
     let (text, failed) = called(&gateway, "-/notes", "read", secret).await;
     assert!(failed && text.contains("No such file"), "{text}");
-    // The command line says it, too.
+    // The command line shows it, too.
     let listed = said(&kept, &gateway, &["ls"]).await;
     let line = listed
         .lines()
@@ -103,7 +103,7 @@ async fn u01_an_entry_of_the_file_runs_confined() {
         .unwrap();
     assert!(not.contains("kernel (shared with the host"), "{shown}");
 
-    // What it keeps is there after a restart of the product.
+    // Its data is kept across a restart of the product.
     let write = json!({"path": "/notes/one", "text": "kept"});
     let (text, _) = called(&gateway, "-/notes", "write", write).await;
     assert_eq!(text, "written");
@@ -163,7 +163,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
         "/mcp/servers/added",
     ] {
         let row = row(&gateway, path, "running").await;
-        // The same is promised of each, and holds, or does not, for the same reason.
+        // The same limits are listed for each, and they are enforced or not for the same reason.
         let told = |one: &Value| {
             let how = match one["what"] == "privileges" {
                 true => Value::Null,
@@ -181,7 +181,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
     }
     assert_eq!(all[0].0, "process");
     assert!(all.iter().all(|one| *one == all[0]), "{all:#?}");
-    // One that a project's manifest describes may not see more of the host than the settings say.
+    // A server from a project's manifest sees no more of the host than the settings allow.
     let mounts = entry("own", json!({"sandbox": true, "mounts": ["/etc:/in"]}));
     gateway.ok("PUT", path, mounts).await;
     let blocked = wait_for_some("the reason", DEADLINE, async || {
@@ -195,7 +195,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
     );
 }
 
-/// What the command line prints.
+/// Returns the output of a command.
 async fn said(kept: &Kept, gateway: &Running, words: &[&str]) -> String {
     outcome(kept, gateway, words).await.code(0).out
 }

@@ -1,6 +1,6 @@
-//! Scenarios S09 and S10 of SCENARIOS.md: people come with tokens of an issuer, which is a real one.
+//! Scenarios S09 and S10 of SCENARIOS.md: users with tokens of a real issuer.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -17,7 +17,7 @@ const ACCESS: &str = r#"access = [
 ]
 "#;
 
-/// A gateway with two servers, of which project `ml` sees one, that takes tokens of `issuer`.
+/// A gateway that accepts tokens of `issuer`, with two servers, of which project `ml` sees one.
 async fn gateway(issuer: &Issuer, more: &str) -> Gateway {
     let settings = format!(
         "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[projects.ml]\nservers = [\"one\"]\n\
@@ -30,7 +30,7 @@ async fn gateway(issuer: &Issuer, more: &str) -> Gateway {
     setup.scripted("two", &["--tools", "1"]).connected().await
 }
 
-/// A token of somebody in these groups for the whole gateway, with changes to its claims.
+/// Returns a token for the whole gateway, of a user in these groups, with changed claims.
 async fn token(issuer: &Issuer, gateway: &Gateway, groups: &[&str], mut changes: Value) -> String {
     changes["groups"] = json!(groups);
     let scopes = ["mcp:call"];
@@ -55,13 +55,13 @@ async fn document(url: &str) -> Value {
     serde_json::from_slice(&reply.body).unwrap()
 }
 
-/// What stands behind `name=` in a challenge, without its quotes.
+/// Returns the value of `name=` in a challenge, without quotes.
 fn parameter(challenge: &str, name: &str) -> String {
     let (_, rest) = challenge.split_once(&format!("{name}=\"")).unwrap();
     rest.split('"').next().unwrap().to_owned()
 }
 
-/// A client that knows nothing but the gateway's address finds the issuer, registers, has its person sign in, and calls.
+/// A client that knows only the gateway's address finds the issuer, registers, has its user sign in, and calls a tool.
 #[tokio::test]
 async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
     let issuer = Issuer::start(json!({ "accounts": { "ann": { "groups": ["ml"] } } })).await;
@@ -118,7 +118,7 @@ async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
         let echoed = peer.tool("echo", json!({ "text": "hello" })).await;
         assert!(echoed.result()["isError"] != true, "{version}: {echoed:?}");
     }
-    // The token is for that endpoint, and for no other.
+    // The token is valid for that endpoint only.
     for path in ["/mcp", "/mcp/other", "/api/v1"] {
         assert_eq!(
             with(&gateway, path, token).post(INITIALIZE).await.status,
@@ -126,7 +126,7 @@ async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
             "{path}"
         );
     }
-    // Who called is recorded, and the token is not.
+    // The caller is recorded, the token is not.
     let admin = with(&gateway, "/api/v1/calls", &gateway.token());
     let calls = get(&admin).await.text();
     assert!(
@@ -185,13 +185,13 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
         (
             json!({ "aud": null }),
             401,
-            "does not say for whom",
+            "has no audience",
             "resource_metadata=",
         ),
         (
             json!({ "iss": "https://other.example" }),
             401,
-            "opens nothing here",
+            "unknown, revoked or expired",
             "error=\"invalid_token\"",
         ),
         (
@@ -211,7 +211,7 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
         for path in ["/mcp/ml", "/api/v1/mcp/servers/one/call"] {
             let reply = with(&gateway, path, &token).post(INITIALIZE).await;
             assert_eq!(reply.status, status, "{path} {changes}: {}", reply.text());
-            // The clocks of both may have gone on by a second.
+            // Both clocks may have advanced by a second.
             let text = reply.text().replace("301 s", "300 s");
             assert!(text.contains(said), "{changes}: {text}");
             let challenge = reply.header("www-authenticate").unwrap();
@@ -223,14 +223,14 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
             assert!(!text.contains(&token) && !challenge.contains(&token));
         }
     }
-    // A person of no group, and a token where none is looked for.
+    // A user without groups, and a token where none is accepted.
     let nobody = token(&issuer, &gateway, &[], json!({})).await;
     let reply = with(&gateway, "/mcp", &nobody).post(INITIALIZE).await;
     assert_eq!(reply.status, 403);
     assert!(
         reply
             .text()
-            .contains("`user:corp:ann` is signed in, and no rule"),
+            .contains("`user:corp:ann` is signed in, but no rule"),
         "{}",
         reply.text()
     );
@@ -245,7 +245,7 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
         200
     );
     assert!(!gateway.process.stderr().contains(&good));
-    // Keys go on beside it.
+    // Keys still work.
     let key = gateway.token();
     assert_eq!(
         with(&gateway, "/mcp", &key).post(INITIALIZE).await.status,
@@ -303,10 +303,10 @@ async fn s09_claims_decide_role_and_projects() {
         let answer = peer.finish(id).await;
         outcomes.push(answer["error"].is_null());
     }
-    assert_eq!(outcomes, [false, true], "read may call, or call may not");
+    assert_eq!(outcomes, [false, true], "the wrong role may call");
 }
 
-/// A session lives as long as the newest token of its person, and no longer.
+/// A session lives as long as the newest token of its user.
 #[tokio::test]
 async fn s09_a_session_ends_with_the_last_token_of_its_person() {
     let issuer = Issuer::start(json!({})).await;
@@ -347,7 +347,7 @@ async fn s09_a_session_ends_with_the_last_token_of_its_person() {
             .status,
         401
     );
-    // Bob's session goes on with his next token.
+    // Bob's session continues with his next token.
     let ping = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
     let session = [("mcp-session-id", renewed.as_str())];
     let pong = with(&gateway, "/mcp", &second)
@@ -378,7 +378,7 @@ async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     assert_eq!(status(&fresh("ann").await).await, 200);
     let asked = issuer.count("jwks").await;
 
-    // The first token of a new key has the issuer asked, and unknown keys after it do not for a minute.
+    // The first token with a new key makes the gateway query the issuer. Further unknown keys do not for a minute.
     let old = fresh("old").await;
     issuer.rotate().await;
     assert_eq!(status(&fresh("bob").await).await, 200);
@@ -399,7 +399,7 @@ async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     }
     assert_eq!(issuer.count("jwks").await, asked + 1);
 
-    // Down, lying, or answering with a page: what is known goes on.
+    // Unreachable, wrong, or responding with a page: the known keys stay in use.
     let lie = json!({ "body": { "issuer": "https://evil.example", "jwks_uri": "https://evil.example/keys" } });
     let page = json!({ "body": "<html>Sign in</html>" });
     for trouble in [
@@ -423,10 +423,10 @@ async fn s10_an_issuer_that_lies_from_the_start_is_not_believed() {
     assert_eq!(reply.status, 503, "{}", reply.text());
     assert_eq!(reply.header("retry-after"), Some("5"));
     let logged = gateway
-        .logged("its metadata is of the issuer `https://evil.example`")
+        .logged("its metadata names the issuer `https://evil.example`")
         .await;
     assert!(logged.contains("issuer `corp`"), "{logged}");
-    // Keys and everybody else are not touched.
+    // API keys and other users are not affected.
     let key = gateway.token();
     assert_eq!(
         with(&gateway, "/mcp", &key).post(INITIALIZE).await.status,

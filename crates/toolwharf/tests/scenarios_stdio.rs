@@ -1,5 +1,5 @@
-//! `toolwharf stdio` beside `toolwharf serve` on one data directory: it is the running gateway's client, in both eras
-//! and both directions; and one `serve` only has a data directory.
+//! `toolwharf stdio` beside `toolwharf serve` on one data directory: it is a client of the running gateway, in both
+//! eras and both directions. Only one `serve` can use a data directory.
 
 mod common;
 
@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 const ERAS: [&str; 3] = ["2024-11-05", LEGACY, peer::MODERN];
 
-/// A verb on the gateway's data directory, without its configuration being named.
+/// A command on the gateway's data directory, without its configuration.
 fn verb(gateway: &Gateway, verb: &[&str]) -> Command {
     let mut command = cli::toolwharf();
     command
@@ -31,7 +31,7 @@ fn verb(gateway: &Gateway, verb: &[&str]) -> Command {
     command
 }
 
-/// `toolwharf stdio` with the gateway's own configuration.
+/// `toolwharf stdio` with the gateway's configuration.
 fn beside(gateway: &Gateway, options: &[&str]) -> StdioClient {
     let mut command = cli::toolwharf();
     command
@@ -52,7 +52,7 @@ async fn peer_beside(gateway: &Gateway, version: &str, options: &[&str]) -> Peer
     Peer::stdio(client, version, peer::all_capabilities()).await
 }
 
-/// The records of calls of a tool, the newest first.
+/// Returns the recorded calls of a tool, newest first.
 async fn calls(gateway: &Gateway, tool: &str) -> Vec<Value> {
     let said = run(verb(gateway, &["calls", "ls", "-o", "json"])).await;
     let all = said.code(0).json();
@@ -78,7 +78,7 @@ async fn u07_a_second_serve_is_refused() {
     gateway.up("one").await;
     let pid = gateway.process.pid().to_string();
     let data = gateway.folder().join("data").display().to_string();
-    // Whatever database it names: the directory is what is shared.
+    // The database option makes no difference: the directory is shared.
     for database in [None, Some("postgres://nobody@127.0.0.1:1/none")] {
         let mut second = verb(&gateway, &["serve", "--listen", "127.0.0.1:0"]);
         if let Some(database) = database {
@@ -90,14 +90,14 @@ async fn u07_a_second_serve_is_refused() {
         }
         assert!(!said.err.contains("toolwharf is at"), "{said:?}");
     }
-    // The first is found as before.
+    // The first gateway is still found.
     let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
     assert_eq!(
         listed.json()["servers"][0]["status"],
         "running",
         "{listed:?}"
     );
-    // What was killed holds nothing.
+    // A killed gateway holds no lock.
     let gateway = gateway.restarted_after(Signal::KILL).await;
     gateway.up("one").await;
     let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
@@ -108,7 +108,7 @@ async fn u07_a_second_serve_is_refused() {
     );
 }
 
-/// Commands look at the lock, all the time, and keep nobody from starting.
+/// Commands check the lock continuously, and prevent no gateway from starting.
 #[tokio::test]
 async fn u07_whoever_looks_is_in_nobodys_way() {
     let mut gateway = Setup::new().serve().await;
@@ -140,23 +140,23 @@ async fn u07_stdio_is_a_client_of_the_running_serve() {
     let pid = gateway.legacy().await.tool("pid", json!({})).await;
     for (made, version) in ERAS.into_iter().enumerate() {
         let mut peer = peer_beside(&gateway, version, &[]).await;
-        // The very instance, not one more.
+        // The same instance, not a second one.
         let own = peer.tool("pid", json!({})).await;
         assert_eq!(own.text(), pid.text(), "{version}");
         let listed = tools(&mut peer).await;
         assert!(listed.iter().any(|tool| tool == "echo"), "{listed:?}");
-        // To the digit: the text passes.
+        // Exact to the last digit, because the text is passed through.
         let big = json!({ "n": 12345678901234567890u64, "text": "grüß\u{2028}" });
         let echoed = peer.tool("echo", big.clone()).await;
         assert_eq!(echoed.result()["structuredContent"], big, "{version}");
-        // An error is the server's, with its code.
+        // The server's error is passed on with its code.
         let failed = peer
             .tool("rpc_error", json!({ "code": -32050, "message": "no" }))
             .await;
         assert_eq!(failed.response["error"]["code"], -32050, "{failed:?}");
         let none = peer.tool("surely_not", json!({})).await;
         assert!(none.response["error"].is_object(), "{none:?}");
-        // In the one record of calls.
+        // Recorded once.
         assert_eq!(calls(&gateway, "echo").await.len(), made + 1);
     }
     assert_eq!(
@@ -179,7 +179,7 @@ async fn u07_a_hosted_server_is_called_through_stdio() {
     let recorded = calls(&gateway, "echo").await;
     assert_eq!(recorded.len(), 2, "{recorded:?}");
     assert!(recorded.iter().all(|call| call["server"] == "housed"));
-    // One that stands alone runs none.
+    // With `--standalone`, no sandboxed server runs.
     let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
     let refused = alone.tool("echo", json!({})).await;
     let refused = refused.response["error"].to_string();
@@ -196,7 +196,7 @@ async fn u07_what_servers_say_and_ask_passes_both_ways() {
             "message": "Name?",
             "requestedSchema": { "type": "object", "properties": {} },
         });
-        // In mid-call.
+        // During a call.
         let asked = peer
             .tool(
                 "server_request",
@@ -219,7 +219,6 @@ async fn u07_what_servers_say_and_ask_passes_both_ways() {
             .map(|one| one["params"]["progressToken"].clone())
             .collect();
         assert_eq!(tokens, ["mine"; 3], "{version}: {progress:?}");
-        // Log messages.
         peer.log_level("debug").await;
         let logged = json!({
             "method": "notifications/message",
@@ -228,7 +227,7 @@ async fn u07_what_servers_say_and_ask_passes_both_ways() {
         peer.tool("notify", logged).await;
         let message = peer.notification("notifications/message", DEADLINE).await;
         assert_eq!(message.expect(version)["params"]["data"], "said so");
-        // Changes of lists, beside any call.
+        // List changes outside calls.
         let listening = peer.subscribe(&[]).await;
         let count = peer.tool("counter", json!({})).await;
         assert!(count.response["result"].is_object(), "{count:?}");
@@ -269,7 +268,7 @@ async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
         peer.cancel(id).await;
         in_flight(&gateway, "one", 0).await;
         let count = (cancelled + 1).to_string();
-        wait_for("the server to hear of it", DEADLINE, async || {
+        wait_for("the server to be notified", DEADLINE, async || {
             peer.tool("cancelled_count", json!({})).await.text() == count
         })
         .await;
@@ -353,10 +352,10 @@ async fn killed(version: &str) {
         "{version}: {echoed:?}"
     );
     if version == LEGACY {
-        // Nobody could say meanwhile whether they did.
+        // The lists may have changed while the gateway was away.
         let changed = "notifications/tools/list_changed";
         assert!(peer.notification(changed, DEADLINE).await.is_some());
-        // Its session is a new one, with the stream of its own.
+        // It has a new session with a new stream.
         let before = tools(&mut peer).await.len();
         gateway
             .legacy()
@@ -364,14 +363,14 @@ async fn killed(version: &str) {
             .tool("set_tools", json!({ "count": before + 1 }))
             .await;
         assert!(peer.notification(changed, DEADLINE).await.is_some());
-        // What it watched is watched again.
+        // Its subscriptions are restored.
         let updated = "notifications/resources/updated";
         let update = json!({ "method": updated, "params": { "uri": "scripted://0" } });
         gateway.legacy().await.tool("notify", update).await;
         let told = peer.notification(updated, DEADLINE).await;
         assert_eq!(told.expect(updated)["params"]["uri"], *uris[0]);
     }
-    // Asked to end, it does, and what waits then is told that nobody is there.
+    // The gateway exits on SIGTERM. Calls after that fail because no gateway is running.
     let mut gateway = gateway;
     gateway.process.signal(Signal::TERM);
     gateway.process.wait(DEADLINE).await;
@@ -434,7 +433,7 @@ async fn u07_another_configuration_is_refused_and_may_stand_alone() {
     for part in ["--standalone", "other.json", "mcp.json", &gateway.url] {
         assert!(said.err.contains(part), "{part}: {said:?}");
     }
-    // A call of the running gateway that is open stays so, whoever starts beside it.
+    // An open call of the running gateway is not affected by processes that start beside it.
     let mut busy = gateway.legacy().await;
     let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
     let slow = busy.begin("tools/call", slow).await;
@@ -445,13 +444,13 @@ async fn u07_another_configuration_is_refused_and_may_stand_alone() {
         let own = alone.tool("pid", json!({})).await;
         assert_ne!(own.text(), pid.text());
     }
-    // The same servers, started once more, since it was asked for.
+    // The same servers are started again, as requested.
     let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
     assert_ne!(alone.tool("pid", json!({})).await.text(), pid.text());
     drop(alone);
     assert_eq!(calls(&gateway, "slow").await[0]["status"], "open");
     busy.cancel(slow).await;
-    // It did not take the gateway's place either. Settings are the gateway's, if none are named.
+    // It did not take the gateway's place either. Without explicit settings, the gateway's are used.
     let mut command = verb(&gateway, &["stdio", "--config", "mcp.json"]);
     command.env("TOOLWHARF_CONFIG", "other.json");
     let client = StdioClient::spawn(command);
@@ -459,7 +458,8 @@ async fn u07_another_configuration_is_refused_and_may_stand_alone() {
     assert_eq!(peer.tool("pid", json!({})).await.text(), pid.text());
 }
 
-/// A gateway that does not own the data directory runs no sandbox: the server is blocked, and says what to do.
+/// A gateway that does not own the data directory runs no sandbox: the server is blocked, and the reason says what to
+/// do.
 #[tokio::test]
 async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
     let mut confined = scripted("confined", &[]);
@@ -475,12 +475,12 @@ async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
     let answer = alone.tool("pid", json!({})).await.response;
     let why = answer["error"]["message"].as_str().expect("a refusal");
     assert!(why.contains("only `toolwharf serve` runs those"), "{why}");
-    // The one that the gateway runs goes on.
+    // The server that the gateway runs still works.
     let mut peer = peer_beside(&gateway, LEGACY, &["--server", "confined"]).await;
     peer.tool("pid", json!({})).await.result();
 }
 
-/// A file that the gateway would not take in any more does not keep its clients out.
+/// An invalid servers file does not prevent clients from connecting to the running gateway.
 #[tokio::test]
 async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
@@ -490,7 +490,7 @@ async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {
     assert!(peer.tool("pid", json!({})).await.response["result"].is_object());
 }
 
-/// Without a `serve`, each is a gateway of its own, and none is in the way of a `serve`.
+/// Without a `serve`, each `stdio` is a separate gateway, and none prevents a `serve` from starting.
 #[tokio::test]
 async fn u07_several_stdio_without_a_serve() {
     let home = TempDir::new().expect("a folder");
@@ -518,7 +518,7 @@ async fn u07_several_stdio_without_a_serve() {
     assert_ne!(pids[0], pids[1]);
     let mut serve = Process::spawn(command(&["serve", "--listen", "127.0.0.1:0"]));
     serve.url().await;
-    // They go on; the next one is its client.
+    // They keep running. A later `stdio` is a client of the `serve`.
     for (peer, pid) in peers.iter_mut().zip(&pids) {
         assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
     }
@@ -530,7 +530,7 @@ async fn u07_several_stdio_without_a_serve() {
     assert!(serve.wait(DEADLINE).await.success());
 }
 
-/// What a tool wants mirrored into headers is found out from its definition.
+/// Headers that mirror a tool's arguments are derived from the tool's definition.
 #[tokio::test]
 async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
     let setup = Setup::new();
@@ -550,7 +550,7 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
         .serve()
         .await;
     gateway.up("one").await;
-    // Without them, the gateway refuses.
+    // Without these headers, the gateway refuses the call.
     let arguments = json!({ "region": "süd" });
     let refused = gateway.modern().await.tool("echo", arguments.clone()).await;
     assert_eq!(refused.response["error"]["code"], -32020, "{refused:?}");
@@ -562,10 +562,10 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
     assert_eq!(calls(&gateway, "echo").await.len(), 2);
 }
 
-/// A client that stops reading costs a bounded amount, and goes.
+/// A client that stops reading uses bounded memory, and is disconnected.
 #[tokio::test]
 async fn u07_a_client_that_does_not_read_is_given_up() {
-    // One answer after the other.
+    // One response at a time.
     let one = with(scripted("one", &[]), json!({ "maxConcurrency": 1 }));
     let gateway = Setup::new().server("one", one).serve().await;
     gateway.up("one").await;
@@ -582,14 +582,14 @@ async fn u07_a_client_that_does_not_read_is_given_up() {
         });
         format!("{call}\n")
     });
-    // They fit into the pipe, so that no write meets its end.
+    // The calls fit into the pipe buffer, so that no write blocks.
     let calls = calls.collect::<String>();
     assert!(calls.len() < 64 << 10);
     client.send_bytes(calls.as_bytes()).await;
     let pid = client.process().pid();
     let mut most = 0;
     wait_for("its end", 4 * DEADLINE, async || {
-        // It may be gone at any time.
+        // The process may exit at any time.
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find(|line| line.starts_with("RssAnon:"));
         let held = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
@@ -597,6 +597,6 @@ async fn u07_a_client_that_does_not_read_is_given_up() {
         !client.process().is_running()
     })
     .await;
-    // 64 MiB may wait, in whole answers.
+    // Up to 64 MiB of complete responses may be queued.
     assert!(most > 32 << 10 && most < 160 << 10, "{most} KiB");
 }

@@ -1,9 +1,6 @@
-//! Tasks: whose they are, and how they are driven from the other era (G15).
+//! Tasks: their owners, and their use from the other era (G15).
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -24,7 +21,7 @@ use testkit::{
 const RESEARCH: &str = "simulate-research-query";
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// A server with tasks of 2025-11-25, and one with those of 2026-07-28.
+/// One server with tasks of 2025-11-25, and one with tasks of 2026-07-28.
 async fn gateway() -> Gateway {
     let modern = json!({
         "command": Bin::path("testkit-conformance"),
@@ -40,7 +37,7 @@ async fn gateway() -> Gateway {
     gateway
 }
 
-/// An entry that the project `p` sees.
+/// An entry that is visible to project `p`.
 fn in_p(entry: Value) -> Value {
     with(entry, json!({ "projects": ["p"] }))
 }
@@ -59,7 +56,7 @@ async fn modern(client: RawClient) -> Peer {
     Peer::http(client, MODERN, with_tasks()).await
 }
 
-/// Calls a tool of a legacy client as a task.
+/// Calls a tool as a task, from a legacy client.
 async fn start(peer: &mut Peer, name: &str, arguments: Value) -> Value {
     let params = json!({ "name": name, "arguments": arguments, "task": { "ttl": 60_000 } });
     let outcome = peer.request("tools/call", params).await;
@@ -79,7 +76,7 @@ async fn listed(peer: &mut Peer) -> Vec<Value> {
     tasks.iter().map(|task| task["taskId"].clone()).collect()
 }
 
-/// The result of a REST request of the administrator.
+/// Sends a REST request as the administrator and returns the result.
 async fn rest(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
     let authorization = format!("Bearer {}", gateway.token());
     let headers = [
@@ -122,7 +119,7 @@ async fn tasks_are_the_keys_that_made_them() {
         );
     }
     assert_eq!(listed(&mut other).await, Vec::<Value>::new());
-    // Another session of the same key, also one of the other era.
+    // Another session with the same key, even of the other era.
     let mut again = legacy(clients[0].clone()).await;
     assert_eq!(listed(&mut again).await, std::slice::from_ref(id));
     let mut modern_again = modern(clients[0].clone()).await;
@@ -166,7 +163,7 @@ async fn a_modern_client_without_a_key_has_an_unguessable_id() {
         let outcome = peer.tool("slow_compute", json!({ "seconds": 600 })).await;
         let id = outcome.result()["taskId"].clone();
         assert_eq!(outcome.result()["resultType"], "task", "{outcome:?}");
-        // The server counts them.
+        // The server's own task ids are sequential.
         let text = id.as_str().unwrap();
         assert!(text.len() >= 27, "{text} can be guessed");
         for guessed in 0..5 {
@@ -183,7 +180,7 @@ async fn a_modern_client_without_a_key_has_an_unguessable_id() {
     }
 }
 
-/// What a server says of a task is for its owner, not for everybody who sees the server.
+/// A server's task status notification is sent to the task's owner only.
 #[tokio::test]
 async fn a_tasks_status_is_told_to_nobody_else() {
     let gateway = Setup::new().scripted("one", &[]).connected().await;
@@ -198,7 +195,7 @@ async fn a_tasks_status_is_told_to_nobody_else() {
         calls.tool("notify", arguments).await;
     }
     let other = listens.notification("notifications/other", DEADLINE).await;
-    assert!(other.is_some(), "what is for all is told to all");
+    assert!(other.is_some(), "other notifications reach all sessions");
     for method in ["notifications/tasks/status", "notifications/tasks"] {
         let told = listens.notification(method, Duration::ZERO).await;
         assert_eq!(told, None);
@@ -244,7 +241,7 @@ async fn g15_a_legacy_client_drives_a_modern_servers_task() {
         assert_eq!(found.result()["status"], "completed");
         assert!(found.result().get("result").is_none(), "{found:?}");
 
-        // It asks on the way.
+        // The task asks for input.
         let task = start(&mut peer, "multi_input", json!({})).await;
         let id = &task["taskId"];
         let found = peer.request("tasks/get", json!({ "taskId": id })).await;
@@ -253,7 +250,7 @@ async fn g15_a_legacy_client_drives_a_modern_servers_task() {
         assert_eq!(result.text(), "multi_input is done");
         assert_eq!(result.asked, ["elicitation/create"; 2]);
 
-        // It is over before it begins.
+        // The task is completed when it is created.
         let task = start(&mut peer, "greet", json!({ "name": "you" })).await;
         assert_eq!(task["status"], "completed");
         let id = &task["taskId"];
@@ -262,7 +259,7 @@ async fn g15_a_legacy_client_drives_a_modern_servers_task() {
         assert_eq!(code(&mut peer, "tasks/cancel", id).await, -32602);
         assert!(listed(&mut peer).await.contains(id));
 
-        // It fails as a tool does, and as a request does.
+        // One task ends with a tool failure, another with a JSON-RPC error.
         let task = start(&mut peer, "failing_job", json!({})).await;
         let params = json!({ "taskId": task["taskId"] });
         let result = peer.request("tasks/result", params).await;

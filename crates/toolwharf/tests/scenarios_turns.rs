@@ -1,10 +1,7 @@
-//! Turns of the agent when something goes wrong around them: servers that are away, a gateway that stops or is killed.
-//! The agent is talked to over `POST /api/v1/chat` of the built gateway, with a scripted model.
+//! Agent turns when something fails around them: unavailable servers, a gateway that stops or is killed. The tests use
+//! `POST /api/v1/chat` of the built gateway, with a scripted model.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -22,7 +19,7 @@ use testkit::{
     llm::{Llm, asks, expecting, says, turns},
 };
 
-const NOTE: &str = "[System note]";
+const NOTE_PREFIX: &str = "[System note]";
 
 async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
     let settings = format!("{before}{}", agent(llm, more));
@@ -36,7 +33,7 @@ async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
     serde_json::from_slice(&reply.body).unwrap()
 }
 
-/// The servers that a turn says it does without, each with the reason.
+/// Returns the servers that a turn reports as missing, each with its reason.
 fn missing(events: &[Value]) -> Vec<(String, String)> {
     let told = of(events, "servers_missing");
     assert!(told.len() <= 1, "{events:?}");
@@ -51,7 +48,7 @@ fn missing(events: &[Value]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The names of the tools that the model was offered with a request.
+/// Returns the names of the tools that a request offered to the model.
 fn offered(request: &Value) -> Vec<&str> {
     let tools = request["body"]["tools"].as_array().unwrap();
     let mut names: Vec<&str> = tools
@@ -62,11 +59,11 @@ fn offered(request: &Value) -> Vec<&str> {
     names
 }
 
-/// How often the model is told that servers are missing, in all that a request has.
+/// Returns how many times a request tells the model about missing servers.
 fn notes(request: &Value) -> usize {
     request["body"]["messages"]
         .to_string()
-        .matches(NOTE)
+        .matches(NOTE_PREFIX)
         .count()
 }
 
@@ -79,8 +76,8 @@ fn last(events: &[Value]) -> (&str, &str) {
 const GOOD: &[&str] = &["--no-builtin", "--tools", "1"];
 const BROKEN: &[&str] = &["--exit-at-start"];
 
-/// The default policy: an address where nobody listens and a command that fails, both of the project, end no chat. The
-/// user is told each time, the model once.
+/// The default policy: an unreachable address and a failing command, both of the project, do not fail a chat. The user
+/// is told each time, the model once.
 #[tokio::test]
 async fn p12_a_projects_own_servers_never_end_a_chat() {
     let script: Vec<Value> = (0..3).map(|_| says("Hello.")).collect();
@@ -118,14 +115,14 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
     }
     let text = requests[0]["body"]["messages"].to_string();
     assert!(text.contains("`away`, `broken`"), "{text}");
-    // The agent of all servers does without them, too; they are told apart by their project.
+    // The agent of all servers continues without them, too, and names their project.
     let events = say(&gateway, "Hi").await;
     let gone = missing(&events);
     assert_eq!(gone.len(), 2, "{gone:?}");
     assert!(gone[0].0.contains("shop"), "{gone:?}");
 }
 
-/// One in backoff, and one that was stopped.
+/// One server in backoff, and one that was stopped.
 #[tokio::test]
 async fn p12_a_hosted_server_that_is_away_ends_no_chat() {
     let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
@@ -148,8 +145,8 @@ async fn p12_a_hosted_server_that_is_away_ends_no_chat() {
     assert_eq!(offered(&llm.requests().await[1]), ["read_result", "tool_0"]);
 }
 
-/// Only the first start can fail a chat: not a server that was up, also not for an agent that is made anew because the
-/// settings changed.
+/// Only a failed first start can fail a chat. A server that was running before cannot, not even for an agent that is
+/// rebuilt after a change of the settings.
 #[tokio::test]
 async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
     let script: Vec<Value> = (0..3).map(|_| says("Hello.")).collect();
@@ -163,7 +160,7 @@ async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
     let setup = setup.server("fails", fails).scripted("good", GOOD);
     let gateway = with_agent(setup, &llm, "", "").await;
     assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
-    // Its process goes, and does not come back.
+    // The process exits and cannot be restarted.
     std::fs::write(&broken, "").unwrap();
     let mut peer = gateway.legacy().await;
     let crash = peer.begin("tools/call", json!({ "name": "crash" })).await;
@@ -174,7 +171,7 @@ async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
     assert_eq!(missing(&events)[0].0, "fails");
     let settings = agent(&llm, "system = \"Be brief.\"\n");
     gateway.replace(&gateway.settings_file(), &settings);
-    gateway.logged("took in the changed configuration").await;
+    gateway.logged("reloaded the changed configuration").await;
     let events = say(&gateway, "Hi").await;
     assert_eq!(text(&events), "Hello.", "{events:?}");
     assert_eq!(missing(&events)[0].0, "fails");
@@ -182,12 +179,12 @@ async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
     let system = requests[2]["body"]["system"].to_string();
     assert!(
         system.contains("Be brief."),
-        "the agent is not another one: {system}"
+        "the agent was not rebuilt: {system}"
     );
 }
 
-/// A project says for itself whether a server of the file that does not start fails its chats; and a chat that fails to
-/// start leaves no conversation and no run.
+/// Each project sets whether a server of the file that fails to start also fails its chats. A chat that fails to start
+/// leaves no conversation and no run.
 #[tokio::test]
 async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_leaves_nothing() {
     let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
@@ -227,13 +224,13 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
         assert_eq!(text(&events), "Hello.", "{events:?}");
         assert_eq!(missing(&events)[0].0, "broken", "{events:?}");
     }
-    // What was said to the project alone is kept.
+    // Only the project's conversation is kept.
     let kept = told(&gateway, "/conversations?project=shop").await;
     assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
 }
 
-/// A first message that the model's provider does not take leaves nothing, and the client is told that there is nothing to
-/// go on with; a later one leaves what there was.
+/// A first message that the model's provider rejects leaves no conversation, and the client is told so. A later
+/// rejected message keeps the conversation.
 #[tokio::test]
 async fn a_first_message_that_the_provider_refuses_leaves_no_empty_conversation() {
     let refused = json!({ "fail": { "status": 400, "kind": "invalid_request_error", "message": "prompt is too long" } });
@@ -257,7 +254,7 @@ async fn a_first_message_that_the_provider_refuses_leaves_no_empty_conversation(
     assert_eq!(kept["conversations"], json!([]));
     let said = on(&gateway, &["chat", "Hi"]).await.code(1);
     assert!(said.err.contains("prompt is too long"), "{said:?}");
-    assert!(!said.err.contains("to go on"), "{said:?}");
+    assert!(!said.err.contains("to continue"), "{said:?}");
 
     let events = say(&gateway, "Hi").await;
     assert_eq!(text(&events), "Hi.", "{events:?}");
@@ -268,7 +265,7 @@ async fn a_first_message_that_the_provider_refuses_leaves_no_empty_conversation(
     assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
 }
 
-/// Of a project's own servers the one that was registered later wins a name (`last-wins`), for clients and the agent.
+/// Of a project's own servers, the one registered later wins a name (`last-wins`), for clients and the agent.
 #[tokio::test]
 async fn a05_of_a_projects_servers_the_later_registered_wins() {
     let call = asks(&[("t1", "tool_0", json!({}))]);
@@ -277,7 +274,7 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
     for (project, naming) in [("one", json!("last-wins")), ("other", Value::Null)] {
         let path = format!("/projects/{project}");
         put(&gateway, &path, json!({ "naming": naming })).await;
-        // The first is put again at the end, and keeps its place.
+        // The first server is put again at the end, and keeps its place.
         for (name, about) in [("zeta", ""), ("alpha", ""), ("zeta", "again")] {
             let described = format!("Of-{name}");
             let options = [GOOD, &["--description", &described]].concat();
@@ -310,18 +307,18 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
                 && !line.contains("`tool_0` of server `zeta`")),
         "{about:#?}"
     );
-    // Where clients get both, each line says for whom it is true.
+    // If clients get both tools, each log line says for whom it holds.
     let agents = about
         .iter()
-        .find(|line| line.contains("the agent uses that of `alpha`"));
+        .find(|line| line.contains("the agent uses the one of `alpha`"));
     assert!(agents.is_some(), "{about:#?}");
     let clients = about
         .iter()
-        .find(|line| line.contains("both offer") && line.contains("clients find"));
+        .find(|line| line.contains("both offer") && line.contains("as a prefix"));
     assert!(clients.is_some(), "{about:#?}");
 }
 
-/// Begins a chat, and reads until an event of this type; what came until then.
+/// Starts a chat and reads up to an event of this type. Returns the events so far.
 async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
     let message = json!({ "message": message });
     let mut streaming = begin(gateway, "POST", "/chat", &message).await;
@@ -348,7 +345,7 @@ async fn rest(streaming: &mut Streaming) -> Vec<Value> {
     events
 }
 
-/// SIGTERM in mid-turn: a turn that ends in time ends as it should, with all its calls and requests to the model.
+/// SIGTERM during a turn: a turn that ends in time completes normally, with all its calls and model requests.
 #[tokio::test]
 async fn a11_a_turn_that_ends_within_the_grace_ends_as_it_should() {
     let call = asks(&[("t1", "slow", json!({ "ms": 700 }))]);
@@ -371,7 +368,8 @@ async fn a11_a_turn_that_ends_within_the_grace_ends_as_it_should() {
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
 }
 
-/// What does not end in time ends with an error that says why; the run is recorded so, and the conversation goes on.
+/// A turn that does not end in time ends with an error and its reason. The run is recorded accordingly, and the
+/// conversation can be continued.
 #[tokio::test]
 async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     let calls = asks(&[
@@ -410,7 +408,7 @@ async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Again.");
 }
 
-/// The command line on this gateway.
+/// Runs a command on this gateway.
 async fn on(gateway: &Gateway, arguments: &[&str]) -> cli::Said {
     let data = gateway.folder().join("data");
     let mut command = cli::toolwharf();
@@ -424,7 +422,8 @@ async fn on(gateway: &Gateway, arguments: &[&str]) -> cli::Said {
     cli::said(command, "").await
 }
 
-/// kill -9 while the model thinks: what the user said is there, the run is interrupted, and it can be read with its calls.
+/// SIGKILL while the model responds: the user's message is kept, the run is marked as interrupted, and it can be read
+/// with its calls.
 #[tokio::test]
 async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start() {
     let stalls = json!({ "reply": { "blocks": [{ "text": "well" }], "after": { "events": 3, "then": "stall" } } });
@@ -455,7 +454,7 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
     assert_eq!(run["id"], id, "{runs}");
     assert_eq!(run["status"], "interrupted", "{runs}");
     assert!(
-        run["error"].as_str().unwrap().contains("ended before"),
+        run["error"].as_str().unwrap().contains("stopped before"),
         "{runs}"
     );
     assert_eq!(run["conversation"], conversation);
@@ -484,7 +483,7 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
             .status,
         404
     );
-    // A project does not see what is none of its own.
+    // A project does not see runs of others.
     put(&gateway, "/projects/shop", json!({})).await;
     let foreign = format!("/runs/{id}?project=shop");
     assert_eq!(
@@ -513,7 +512,7 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
         conversation,
         "alpha/echo",
         "beta/tool_0",
-        "ended before",
+        "stopped before",
     ] {
         assert!(shown.out.contains(part), "{part} is missing: {shown:?}");
     }

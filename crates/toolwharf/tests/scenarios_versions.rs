@@ -1,9 +1,6 @@
-//! G15 with servers of every older revision: what both sides have a word for passes in both directions.
+//! G15 with servers of every older protocol version: everything that both sides support works in both directions.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod common;
 
@@ -29,7 +26,7 @@ async fn one_call_at_a_time(name: &str, entry: Value, version: &str) -> Gateway 
     gateway
 }
 
-/// The reference server as it was in 2024, on the SDK of its day.
+/// The reference server of 2024, with the SDK of that time.
 #[tokio::test]
 async fn g15_a_real_server_of_2024_11_05() {
     let entry = npm("../everything-2024-11-05/dist/index.js", &[]);
@@ -40,7 +37,7 @@ async fn g15_a_real_server_of_2024_11_05() {
         assert!(tools.contains(&"sampleLLM".to_owned()), "{tools:?}");
         let added = peer.tool("add", json!({ "a": 2, "b": 3 })).await;
         assert!(added.text().contains('5'), "{version}: {added:?}");
-        // Sampling, progress, prompts, resources of more than one page, subscriptions, log levels.
+        // Sampling, progress, prompts, resources over several pages, subscriptions, log levels.
         let arguments = json!({ "prompt": "Hello", "maxTokens": 10 });
         let sampled = peer.tool("sampleLLM", arguments).await;
         assert_eq!(sampled.asked, ["sampling/createMessage"], "{version}");
@@ -71,7 +68,7 @@ async fn g15_a_real_server_of_2024_11_05() {
         if let Some(id) = listening {
             peer.cancel(id).await;
         }
-        // What it has no word for is refused, and nothing else.
+        // Only unsupported features are refused.
         let params = json!({ "name": "add", "arguments": { "a": 1, "b": 1 }, "task": {} });
         let called = peer.request("tools/call", params).await;
         assert!(called.text().contains('2'), "{version}: {called:?}");
@@ -86,7 +83,7 @@ async fn g15_a_real_server_of_2024_11_05() {
     }
 }
 
-/// The revisions between: questions in both directions, progress, cancellation, log messages, changes.
+/// The versions in between: requests in both directions, progress, cancellation, log messages, changes.
 async fn revision(revision: &str) {
     let options = [
         "--protocol-version",

@@ -1,8 +1,9 @@
-//! Browsers that sign in to Toolwharf itself: with a link, a key, or at an issuer; in Chromium, and against pages of others.
+//! Signing in to Toolwharf with a browser: with a link, a key, or at an issuer. In Chromium, and against attacks from
+//! other pages.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "recipe_vault/browser.rs"]
 mod browser;
 mod common;
@@ -26,15 +27,15 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The status of a request that a script of the page makes, with the cookie and what the page keeps.
+/// Requests the status from a script of the page, with the cookie and the page's secret.
 const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
                       .then((reply) => { window.got = reply.status; })";
-/// The same for one that changes something.
+/// The same for a request that changes something.
 const PUT: &str = "fetch('/api/v1/projects/made', { method: 'PUT', body: '{}', headers: { 'content-type': 'application/json', \
                    'x-requested-with': 'toolwharf', 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
                    .then((reply) => { window.got = reply.status; })";
 
-/// What a script of the page gets.
+/// Returns the status code that a script of the page gets.
 async fn got(browser: &Browser, script: &str) -> Value {
     browser
         .eval(&format!("(window.got = null, {script}, 1)"))
@@ -68,7 +69,7 @@ async fn a_link_signs_a_browser_in_once() {
     browser.wait("location.pathname === '/servers'").await;
     assert_eq!(got(&browser, STATUS).await, 200);
     assert_eq!(got(&browser, PUT).await, 201);
-    // Scripts do not see the cookie.
+    // Scripts cannot read the cookie.
     assert_eq!(browser.eval("document.cookie").await, "");
 
     let other = Browser::open().await;
@@ -99,14 +100,14 @@ async fn a_key_signs_a_browser_in_until_it_is_revoked() {
     browser
         .go(&format!("{}/sign-in?next=/docs", gateway.url))
         .await;
-    // The key is all that a person is asked for.
+    // The key is the only visible input.
     let seen = "[...document.querySelectorAll('input')].filter((it) => it.checkVisibility()).map((it) => it.id)";
     assert_eq!(browser.eval(seen).await, json!(["key"]));
     browser
         .type_into("#key", &format!("twh_wrong{ENTER}"))
         .await;
     browser
-        .wait("document.body.innerText.includes('opens nothing here')")
+        .wait("document.body.innerText.includes('unknown, revoked or expired')")
         .await;
     browser.type_into("#key", &format!("{key}{ENTER}")).await;
     browser.wait("location.pathname === '/docs'").await;
@@ -139,7 +140,7 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     assert_eq!(got(&browser, STATUS).await, 200);
     assert_eq!(got(&browser, PUT).await, 201);
 
-    // Somebody without a role is told so, and a refusal is the issuer's own words.
+    // A user without a role sees the reason, and a refusal shows the issuer's own text.
     let url = &gateway.url;
     for (account, deny, said) in [
         ("eve", false, "user:corp:eve"),
@@ -154,7 +155,7 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
             reply.text()
         );
     }
-    // An answer counts once, in the tab that began, and with the state that it began with.
+    // A response is valid once, in the tab that started, and with its state.
     let (begun, tab) = begin(&gateway, "corp", url).await;
     let back = issuer.sign_in(&begun, "ann").await;
     let wrong = back.replace("state=", "state=0");
@@ -169,7 +170,7 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
             reply.text()
         );
     }
-    // Its redirect alone signs nobody in, whatever cookies come along.
+    // The redirect alone signs no one in, whatever cookies the browser sends.
     let (begun, tab) = begin(&gateway, "corp", url).await;
     let back = issuer.sign_in(&begun, "ann").await;
     let cookies = format!("toolwharf-sign-in={tab}");
@@ -183,7 +184,7 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     browser.quit().await;
 }
 
-/// A gateway at which people of `issuer` can sign in.
+/// A gateway where users of `issuer` can sign in.
 async fn with_issuer(issuer: &Issuer) -> Gateway {
     let settings = format!(
         "[auth.oidc.corp]\nissuer = \"{}\"\nclient_id = \"wharf\"\n\
@@ -193,7 +194,7 @@ async fn with_issuer(issuer: &Issuer) -> Gateway {
     Setup::new().settings(&settings).serve().await
 }
 
-/// Has the issuer know the gateway, whose port is not known before it runs.
+/// Registers the gateway at the issuer, since its port is known only once it runs.
 async fn register(issuer: &Issuer, gateway: &Gateway) {
     let redirect = format!("{}/sign-in/callback", gateway.url);
     let client = json!({ "client_id": "wharf", "redirect_uris": [redirect] });
@@ -201,10 +202,10 @@ async fn register(issuer: &Issuer, gateway: &Gateway) {
     issuer.rotate().await;
 }
 
-/// Whatever another page does with the cookie of somebody who is signed in, nothing happens.
+/// A page of another origin can do nothing with the cookie of a signed-in user.
 #[tokio::test]
 async fn a_page_of_another_origin_can_do_nothing() {
-    // Another port of this machine is another origin, and the same site.
+    // Another port of this machine is another origin, but the same site.
     let issuer = Issuer::start(json!({})).await;
     let gateway = Setup::new().serve().await;
     let browser = Browser::open().await;
@@ -232,7 +233,7 @@ async fn a_page_of_another_origin_can_do_nothing() {
         );
         assert_eq!(got(&browser, &script).await, "");
     }
-    // As the browser sends it, and as one that says less does.
+    // With a browser's headers, and with fewer.
     let session = Session::enter(&gateway, &gateway.token()).await;
     let ask = async |headers: &[(&str, &str)]| {
         let with = [&session.headers()[..], headers].concat();
@@ -265,7 +266,7 @@ async fn a_page_of_another_origin_can_do_nothing() {
         .get(&[&session.headers()[..], &[("sec-fetch-site", "same-site")]].concat())
         .await;
     assert_eq!(read.status, 403);
-    // MCP takes no session, and nobody is signed in by a foreign form.
+    // MCP accepts no session, and a form of another site signs no one in.
     let tools = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let closed = Setup::new().settings("require_key = true").serve().await;
     let there = Session::enter(&closed, &closed.token()).await;
@@ -278,7 +279,7 @@ async fn a_page_of_another_origin_can_do_nothing() {
     browser.quit().await;
 }
 
-/// A form's token is good once, and needed.
+/// A form's token is required, and valid once.
 #[tokio::test]
 async fn a_sign_in_form_is_sent_once_and_only_from_its_own_page() {
     let gateway = Setup::new().serve().await;
@@ -306,7 +307,7 @@ async fn a_sign_in_form_is_sent_once_and_only_from_its_own_page() {
         replayed.text()
     );
     assert!(replayed.header("set-cookie").is_none());
-    // The answer has another token, so that the page can go on.
+    // The response contains a new token, so that the page keeps working.
     let told: Value = serde_json::from_slice(&replayed.body).unwrap();
     assert_eq!(send(told["form"].as_str().unwrap()).await.status, 200);
     // The other forms of the page.
@@ -320,8 +321,8 @@ async fn a_sign_in_form_is_sent_once_and_only_from_its_own_page() {
     assert_eq!(gone.status, 401, "{}", gone.text());
 }
 
-/// A page of another port, and the server behind it, have whatever the browser sends them, which is the cookie. Nothing of the gateway
-/// takes it.
+/// A page and server on another port receive everything that the browser sends them, which is the cookie. No part of
+/// the gateway accepts it.
 #[tokio::test]
 async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it() {
     let gateway = Setup::new().serve().await;
@@ -346,7 +347,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
         let thief = Thief::listen(bind).await;
         let page = format!("http://{host}:{}", thief.port);
         browser.go(&page).await;
-        // The page's own requests, and what its storage has.
+        // The page's own requests, and the content of its storage.
         assert_eq!(
             browser
                 .eval("localStorage.getItem('toolwharf-session')")
@@ -375,7 +376,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             );
             assert_eq!(got(&browser, &script).await, "", "{page}: {path}");
         }
-        // It is framed nowhere, and a window that it opens is not its own.
+        // The gateway cannot be framed, and a window opened by the page cannot be read.
         let seen = thief.requests();
         assert!(!seen.is_empty());
         assert!(!seen.iter().any(|request| request.contains(&secret)));
@@ -383,10 +384,10 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             stolen = Some(cookie);
         }
     }
-    // What the issue is about: the server behind another port of the same host got the cookie.
+    // The attack: a server on another port of the same host has received the cookie.
     let stolen = stolen.expect("a browser sends a cookie to every port of its host");
 
-    // From its back end it forges every header that a browser would send, and tries all that there is.
+    // The attacker's server forges every header that a browser would send, and tries everything.
     let forged = |more: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
         let mut headers = vec![
             ("cookie", stolen.clone()),
@@ -437,7 +438,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             let reply = gateway.at(path).send(method.clone(), &headers, body).await;
             assert_eq!(reply.status, 401, "{method} {path} {guess:?}");
         }
-        // Pages that are open to everybody tell nothing of the session, and a sign-in takes a key or a link.
+        // Public pages reveal nothing about the session, and a sign-in needs a key or a link.
         for path in [
             "/",
             "/servers",
@@ -478,7 +479,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
     let tools = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     assert_eq!(closed.client().post_with(&headers, tools).await.status, 401);
 
-    // The cookie of somebody else, which any port can set, does not bring the page's requests into that one's session.
+    // Another user's cookie, which any port can set, does not move the page's requests into that user's session.
     browser.go(url).await;
     browser.wait("location.pathname === '/servers'").await;
     assert_eq!(got(&browser, STATUS).await, 200);
@@ -520,7 +521,7 @@ async fn the_console_goes_on_over_reloads_and_tabs_and_hears_events() {
         .wait("document.body.innerText.includes('heard')")
         .await;
     assert_eq!(got(&browser, STATUS).await, 200);
-    // Signing out removes the secret.
+    // Signing out removes the page's secret.
     browser
         .eval("[...document.querySelectorAll('button')].find((one) => one.textContent.includes('Sign out')).click()")
         .await;
@@ -534,7 +535,7 @@ async fn the_console_goes_on_over_reloads_and_tabs_and_hears_events() {
     browser.quit().await;
 }
 
-/// A server on another port, which keeps what browsers send it.
+/// A server on another port that records what browsers send.
 struct Thief {
     port: u16,
     seen: Arc<Mutex<Vec<String>>>,
@@ -566,7 +567,7 @@ impl Thief {
                     "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n{set}connection: close\r\n\r\n",
                     body.len()
                 );
-                // A browser that went away wants no answer.
+                // The browser may have disconnected.
                 let _ = socket.write_all(format!("{head}{body}").as_bytes()).await;
             }
         });
@@ -587,7 +588,7 @@ impl Thief {
     }
 }
 
-/// The gateway's cookie among those of a request.
+/// Returns the gateway's cookie from a request.
 fn cookie_of(request: &str, port: &str) -> Option<String> {
     let name = format!("toolwharf-{port}=");
     let mut lines = request.lines();
@@ -610,7 +611,7 @@ async fn signing_out_ends_the_session() {
     assert_eq!(status().await, 200);
     let out = gateway.at("/sign-out");
     assert_eq!(out.post_with(&session.headers(), "").await.status, 403);
-    // Without the page's secret the session stays.
+    // Without the page's secret the session cannot be ended.
     let origin = ("origin", url.as_str());
     let alone = [("cookie", session.cookie.as_str()), origin];
     assert_eq!(out.post_with(&alone, "").await.status, 204);
@@ -621,7 +622,7 @@ async fn signing_out_ends_the_session() {
     wait_for("the end", DEADLINE, async || status().await == 401).await;
 }
 
-/// What opens the browser gets a page that only its user can read, and no secret as an argument.
+/// The browser is started with a page that only the user can read, and with no secret as an argument.
 #[tokio::test]
 async fn open_gives_the_browser_a_page_that_leads_to_the_link() {
     use std::os::unix::fs::PermissionsExt as _;

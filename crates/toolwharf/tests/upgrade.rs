@@ -1,14 +1,11 @@
-//! A data directory that an older version left is taken over whole: pins, secrets, keys, volumes, and what was stopped.
+//! A data directory of an older version is used unchanged: pins, secrets, keys, volumes and stopped servers.
 //!
-//! `upgrade_fixtures` was made by the version before every server had one life (2026-11): its database as SQLite's shell
-//! dumps it, with `@SERVER@` where the path of the scripted server stood, and the files beside it. It had a server of
-//! the file (`files`), one of project `shop` with a secret (`own`), a hosted one with a volume (`notes`), and one that
-//! was stopped by hand (`stopped`).
+//! `upgrade_fixtures` was created by the version before the unified server lifecycle (2026-11). It contains a dump of
+//! the database by SQLite's shell, with `@SERVER@` in place of the scripted server's path, and the files beside the
+//! database. It has a server of the configuration file (`files`), one of project `shop` with a secret (`own`), a hosted
+//! one with a volume (`notes`), and one that was stopped manually (`stopped`).
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod kept;
 
@@ -23,15 +20,15 @@ use kept::Kept;
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, wait_for_some};
 
-const NOTES: &str = "01a207a1-e3dc-74ed-bd13-517fde8229d5";
-const STOPPED: &str = "01a207a1-e46b-703e-97ea-ccb73da5579f";
+const NOTES_ID: &str = "01a207a1-e3dc-74ed-bd13-517fde8229d5";
+const STOPPED_ID: &str = "01a207a1-e46b-703e-97ea-ccb73da5579f";
 
 fn fixture(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upgrade_fixtures");
     folder.join(name)
 }
 
-/// Runs a program with this input; its output.
+/// Runs a program with this input and returns its output.
 fn output(program: &str, args: &[&str], input: &[u8]) -> Vec<u8> {
     let spawned = Command::new(program)
         .args(args)
@@ -48,19 +45,20 @@ fn output(program: &str, args: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// The data directory as the older version left it, and the configuration that it ran with.
+/// The data directory of the older version, with its configuration.
 async fn left() -> Kept {
     let mut kept = Kept::sqlite().await;
     let server = Bin::path("testkit-scripted");
     kept.set_env("PROGRAM", server.to_str());
-    // A path that is no part of what was agreed to, for it is called a key: it may differ from run to run.
+    // The path is passed in a variable named like a key, which is not part of the approval, so it may differ between
+    // runs.
     kept.servers(json!({"files": {
         "command": "sh",
         "args": ["-c", "exec \"$PROGRAM_KEY\" --name files --no-builtin --tools 2"],
         "env": {"PROGRAM_KEY": "${PROGRAM}"},
     }}));
     kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
-    let volume = kept.data("hosting/process/volumes").join(NOTES);
+    let volume = kept.data("hosting/process/volumes").join(NOTES_ID);
     fs::create_dir_all(&volume).unwrap();
     for name in ["master.key", "installation", "admin-token"] {
         fs::copy(fixture(name), kept.data(name)).unwrap();
@@ -92,15 +90,15 @@ async fn what_an_older_version_left_is_taken_over_whole() {
         (&files["tools"], &files["kept_back"]),
         (&json!(2), &json!(0))
     );
-    // The volume has what the older version wrote.
-    row(&format!("/mcp/servers/{NOTES}"), "running").await;
+    // The volume contains what the older version wrote.
+    row(&format!("/mcp/servers/{NOTES_ID}"), "running").await;
     let read = json!({"method": "tools/call", "params": {"name": "read", "arguments": {"path": "/data/kept"}}});
-    let call = format!("/mcp/servers/{NOTES}/call");
+    let call = format!("/mcp/servers/{NOTES_ID}/call");
     let text = gateway.ok("POST", &call, read).await["result"]["content"][0]["text"].clone();
     assert_eq!(text, "written by an older version");
-    // What was stopped by hand stays so.
-    row(&format!("/mcp/servers/{STOPPED}"), "stopped").await;
-    // The project's server starts, so its secret was opened.
+    // A manually stopped server stays stopped.
+    row(&format!("/mcp/servers/{STOPPED_ID}"), "stopped").await;
+    // The project's server starts, so its secret was decrypted.
     let listed = gateway
         .try_mcp("shop", "tools/list", json!({}))
         .await
@@ -108,13 +106,13 @@ async fn what_an_older_version_left_is_taken_over_whole() {
     assert!(listed.text().contains("tool_0"), "{}", listed.text());
     let own = row("/mcp/servers/own?project=shop", "running").await;
     assert_eq!((&own["tools"], &own["kept_back"]), (&json!(1), &json!(0)));
-    let events = format!("/mcp/servers/{NOTES}/events");
+    let events = format!("/mcp/servers/{NOTES_ID}/events");
     let events = gateway.ok("GET", &events, Value::Null).await;
     let ready = events["events"].as_array().unwrap().iter();
     assert_eq!(ready.filter(|event| event["kind"] == "ready").count(), 2);
     drop(gateway);
 
-    // Definitions that were agreed to under the older version still are what others are compared with.
+    // Definitions approved in the older version are still the reference.
     let other = kept.dir.path().join("other");
     let server = Bin::path("testkit-scripted");
     let script = format!(

@@ -1,4 +1,4 @@
-//! URLs that servers want to be opened, between the eras, with the official SDKs as clients.
+//! URL elicitation between the eras, with the official SDKs as clients.
 
 mod common;
 
@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 const URL: &str = "https://example.com/sign-in";
 
-/// What a client's script says: one line of JSON.
+/// Runs a client's script and returns its output, one line of JSON.
 async fn said(mut command: Command) -> Value {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = within("the client", DEADLINE, command.output())
@@ -50,7 +50,7 @@ console.log(JSON.stringify({ asked, told, result }));
 await client.close();
 "#;
 
-/// A modern server asks, and the client of 2025-11-25 gets what its revision has: an id, and a notice at the end.
+/// A modern server asks. A 2025-11-25 client gets that version's form: an id, and a notification when it is done.
 #[tokio::test]
 async fn a_legacy_client_gets_an_id_and_is_told_of_the_end() {
     let setup = Setup::new().scripted("one", &["--era", "modern"]);
@@ -99,8 +99,7 @@ fn python() -> PathBuf {
     venv().join("bin/python")
 }
 
-/// A legacy server refuses a call until something was opened (-32042): a modern client is asked, and its call is made
-/// again.
+/// A legacy server refuses a call until a URL was opened (-32042): a modern client is asked, and its call is retried.
 #[tokio::test]
 async fn a_modern_client_is_asked_for_what_an_error_wants() {
     let setup = Setup::new().scripted("one", &[]);
@@ -121,7 +120,7 @@ async fn a_modern_client_is_asked_for_what_an_error_wants() {
     }
 }
 
-/// A client that opens no URLs is asked for none: it gets the server's error, and the server is told why.
+/// A client that cannot open URLs is not asked: it gets the server's error, and the server gets the reason.
 #[tokio::test]
 async fn a_client_that_opens_no_urls_is_not_asked() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;

@@ -1,4 +1,4 @@
-// Recorded calls: lists, figures over time, one with its bodies.
+// Recorded calls: lists, statistics over time, and single calls with their bodies.
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { api, get, ok, type Call } from "./client";
@@ -8,7 +8,7 @@ export const STATUSES: Status[] = ["ok", "tool_error", "error", "timeout", "canc
 
 export type Filter = { server?: string; tool?: string; project?: string; status?: Status; caller?: string; span?: string };
 
-/** Spans of time to look at, in seconds. */
+/** Selectable time ranges, in seconds. */
 export const SPANS: Record<string, { label: string; seconds: number }> = {
   "15m": { label: "15 minutes", seconds: 900 },
   "1h": { label: "1 hour", seconds: 3600 },
@@ -16,9 +16,9 @@ export const SPANS: Record<string, { label: string; seconds: number }> = {
   "7d": { label: "7 days", seconds: 7 * 86_400 },
   "30d": { label: "30 days", seconds: 30 * 86_400 },
 };
-export const SPAN = "1h";
+export const DEFAULT_SPAN = "1h";
 
-const seconds = (filter: Filter) => (SPANS[filter.span ?? SPAN] ?? SPANS[SPAN]!).seconds;
+const seconds = (filter: Filter) => (SPANS[filter.span ?? DEFAULT_SPAN] ?? SPANS[DEFAULT_SPAN]!).seconds;
 const since = (filter: Filter) => new Date(Date.now() - seconds(filter) * 1000).toISOString();
 
 function asked(filter: Filter) {
@@ -26,14 +26,14 @@ function asked(filter: Filter) {
   return { ...rest, since: since(filter) };
 }
 
-const PAGE = 100;
+const PAGE_SIZE = 100;
 
 export const calls = (filter: Filter) =>
   infiniteQueryOptions({
     queryKey: ["calls", filter],
     initialPageParam: undefined as string | undefined,
     placeholderData: keepPreviousData,
-    queryFn: ({ pageParam, signal }) => ok(api.GET("/api/v1/calls", { params: { query: { ...asked(filter), limit: PAGE, ...(pageParam ? { after: pageParam } : {}) } }, signal })),
+    queryFn: ({ pageParam, signal }) => ok(api.GET("/api/v1/calls", { params: { query: { ...asked(filter), limit: PAGE_SIZE, ...(pageParam ? { after: pageParam } : {}) } }, signal })),
     getNextPageParam: (page) => page.next ?? undefined,
   });
 
@@ -56,7 +56,7 @@ export const call = (id: string) =>
     refetchInterval: (query) => (query.state.data?.status === "open" ? 1_000 : false),
   });
 
-/** Whether a call that was just heard of is in the list of this filter. */
+/** Returns whether a new call matches the filter. */
 export const fits = (call: Call, filter: Filter) =>
   (!filter.server || call.server === filter.server) &&
   (!filter.tool || call.tool === filter.tool) &&

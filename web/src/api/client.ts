@@ -1,17 +1,17 @@
-// The REST API, typed by docs/openapi.json. A session is the browser's cookie together with a page secret. Browsers send the cookie to every
-// port of this host; the secret is in this origin's storage, where only its own pages read it.
+// The REST API, typed by docs/openapi.json. A session needs the browser's cookie and a page secret. Browsers send the cookie to every
+// port of this host. The secret is in this origin's storage, which only pages of this origin can read.
 import createClient from "openapi-fetch";
 
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
-/** `seen`: when the page heard of it, in milliseconds since 1970; its waits and ages count from there. */
+/** `seen`: when this page received the data, in milliseconds since 1970. Its waits and ages count from then. */
 export type Server = Schemas["Server"] & { seen?: number };
 export type Tool = Schemas["Tool"];
 export type Call = Schemas["Call"];
 export type Replica = Schemas["Replica"];
 
-/** An answer that is a problem detail (RFC 9457), or none at all. */
+/** A problem detail (RFC 9457), or a request without a response. */
 export class ApiError extends Error {
   constructor(
     message: string,
@@ -22,16 +22,16 @@ export class ApiError extends Error {
   }
 }
 
-/** Where `/sign-in` keeps the page secret, and the header that brings it back. All tabs share it. */
+/** The storage key in which `/sign-in` stores the page secret, and the header that carries it. All tabs share it. */
 const SESSION = "toolwharf-session";
 
-/** What each request has to show: that a script of this origin makes it, with the secret of this origin's session. */
+/** Headers that prove that a script of this origin makes the request, with the secret of this origin's session. */
 function credentials(): Record<string, string> {
   const secret = localStorage.getItem(SESSION);
   return { "x-requested-with": "toolwharf", ...(secret ? { [SESSION]: secret } : {}) };
 }
 
-/** Goes to the page that signs in, which comes back here. */
+/** Opens the sign-in page, which returns to this page. */
 export function signIn(): never {
   const here = location.pathname + location.search;
   location.assign(`/sign-in?next=${encodeURIComponent(here)}`);
@@ -57,7 +57,7 @@ export async function signOut(): Promise<void> {
 
 type Answer<T> = { data?: T; error?: unknown; response: Response };
 
-/** The body of an answer. */
+/** Returns the body of a response, or throws an `ApiError`. */
 export async function ok<T>(asked: Promise<Answer<T>>): Promise<T> {
   let answer: Answer<T>;
   try {
@@ -77,7 +77,7 @@ export function problem(status: number, body: unknown): ApiError {
   return new ApiError(said ?? `The gateway answered ${status}.`, status, detail);
 }
 
-/** `fetch` for what the types do not cover (streams, routes that this gateway may not have). */
+/** `fetch` for requests that the types do not cover (streams, routes that an older gateway may lack). */
 export async function request(path: string, init: RequestInit & { json?: unknown } = {}): Promise<Response> {
   const { json, ...rest } = init;
   const body = json === undefined ? rest.body : JSON.stringify(json);

@@ -1,9 +1,9 @@
-// Keys by their names: records of calls have only ids.
+// Names of keys: call records contain only ids.
 import { useQuery } from "@tanstack/react-query";
 
 import { api, ok } from "./client";
 
-/** The name of a key for a caller `key:ID`; everybody else is what they are called. */
+/** Replaces a caller `key:ID` with the key's name. Other callers stay unchanged. */
 export function useCallerNames(): (caller: string) => string {
   const { data } = useQuery({
     queryKey: ["keys", "names"],

@@ -1,11 +1,11 @@
-// The one event stream: it puts what it brings into the cache, so that pages need not know of it.
+// The event stream of the page. It updates the query cache, so that pages need not handle events.
 import type { QueryClient } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 
 import { ApiError, request, type Call, type Server } from "./client";
 import { events, type StreamEvent } from "./sse";
 
-/** `connecting` at first; `polling` where the gateway has no stream; `lost` while it does not answer. */
+/** `connecting` at first; `polling` without a stream; `lost` while the gateway does not respond. */
 export type Liveness = "connecting" | "live" | "polling" | "lost";
 
 let liveness: Liveness = "connecting";
@@ -29,13 +29,13 @@ export function useLiveness(): Liveness {
   );
 }
 
-/** Hears each call that begins or ends. */
+/** Registers a listener for each call that starts or ends. */
 export function onCall(listener: (call: Call) => void): () => void {
   callListeners.add(listener);
   return () => void callListeners.delete(listener);
 }
 
-/** Waits before the next attempt, in milliseconds: doubled after each one that fails. */
+/** Limits of the wait before a reconnect, in milliseconds. It doubles after each failure. */
 const [MIN_BACKOFF_MS, MAX_BACKOFF_MS] = [500, 15_000];
 
 export function follow(client: QueryClient): () => void {
@@ -44,7 +44,7 @@ export function follow(client: QueryClient): () => void {
   return () => over.abort();
 }
 
-/** Keeps the stream open until `over`. */
+/** Keeps the stream open until `over` is aborted. */
 async function stay(client: QueryClient, over: AbortSignal) {
   let opened = false;
   let backoff = MIN_BACKOFF_MS;
@@ -55,7 +55,7 @@ async function stay(client: QueryClient, over: AbortSignal) {
       opened = true;
       backoff = MIN_BACKOFF_MS;
       become("live");
-      // Whatever happened while nothing was heard.
+      // Events may have been missed, so everything is fetched again.
       void client.invalidateQueries();
       for await (const event of events(response)) {
         last = event.id ?? last;
@@ -64,10 +64,10 @@ async function stay(client: QueryClient, over: AbortSignal) {
     } catch (error) {
       if (over.aborted) return;
       const status = error instanceof ApiError ? error.status : 0;
-      // A session that ended: `request` is on its way to the page that signs in.
+      // The session has ended: `request` is opening the sign-in page.
       if (status === 401) return;
       if (status >= 400) {
-        // Refused, such as a stream too many: pages ask by themselves until it is let in.
+        // Refused, for example because there are too many streams: pages poll until a stream is accepted.
         become("polling");
         if (opened) void client.invalidateQueries();
         if (status === 404) return;
@@ -86,7 +86,7 @@ const pause = (ms: number, over: AbortSignal) =>
     over.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
   });
 
-/** Puts what an event brings into the cache. */
+/** Updates the cache with an event. */
 function take(client: QueryClient, { event, data }: StreamEvent) {
   const told: unknown = JSON.parse(data);
   switch (event) {

@@ -1,10 +1,10 @@
-// What pages ask for. Keys begin with the noun, so that the event stream can say what is stale.
+// Queries of the pages. Keys begin with the noun, so that the event stream can invalidate them.
 import { queryOptions } from "@tanstack/react-query";
 
 import { api, get, ok, type Server, type Tool } from "./client";
 import { isLive, seen } from "./live";
 
-/** While there is no event stream, what changes by itself is asked for again and again. */
+/** Without an event stream, changing data is polled at this interval. */
 const POLL_MS = 800;
 const polled = (every = POLL_MS) => () => (isLive() ? false : every);
 
@@ -30,7 +30,7 @@ export const server = (id: string) =>
     refetchInterval: polled(),
   });
 
-/** Calls of the last hour by server: how many there were, and how long they took. */
+/** Number and duration of calls in the last hour, by server. */
 export const lastHour = queryOptions({
   queryKey: ["statistics", "last-hour"],
   queryFn: async ({ signal }) => {
@@ -41,7 +41,7 @@ export const lastHour = queryOptions({
   refetchInterval: 10_000,
 });
 
-/** Under which a server's figures are found. */
+/** The key of a server's statistics. */
 export const figuresOf = (server: string, project: string | null | undefined) => `${project ?? ""}/${server}`;
 
 export const status = queryOptions({
@@ -63,7 +63,7 @@ export const settings = queryOptions({
   queryFn: ({ signal }) => ok(api.GET("/api/v1/settings", { signal })),
 });
 
-/** What `toolwharf doctor` finds. */
+/** The findings of `toolwharf doctor`. */
 export const report = queryOptions({
   queryKey: ["doctor"],
   retry: false,
@@ -84,7 +84,7 @@ export const allTools = queryOptions({
   refetchInterval: polled(5_000),
 });
 
-/** A list of a server, to the last page: `tools`, `resources`, `resources/templates` or `prompts`. */
+/** All pages of a server's list: `tools`, `resources`, `resources/templates` or `prompts`. */
 export const listed = <T,>(id: string, method: string, key: string, enabled = true) =>
   queryOptions({
     queryKey: ["tools", "listed", id, method],

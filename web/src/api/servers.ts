@@ -1,4 +1,4 @@
-// Orders to servers.
+// Commands for servers.
 import { api, ok } from "./client";
 
 export type Order = "start" | "stop" | "restart" | "enable" | "disable";

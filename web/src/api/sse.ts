@@ -1,7 +1,7 @@
 // Event streams. `EventSource` is not used: it cannot send the page secret.
 export type StreamEvent = { event: string; data: string; id?: string };
 
-/** The events of a response, in order. A line may come in pieces. */
+/** Yields the events of a response. A line may arrive in several pieces. */
 export async function* events(response: Response): AsyncGenerator<StreamEvent> {
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,4 +1,4 @@
-// Tools with the definitions that their servers give.
+// Tools and their definitions.
 import { api, ok, type Server, type Tool } from "./client";
 
 export type Definition = {
@@ -11,11 +11,11 @@ export type Definition = {
   _meta?: { ui?: { resourceUri?: unknown; visibility?: unknown }; "ui/resourceUri"?: unknown };
 };
 
-/** The server that a tool is of: names are unique in a project only. */
+/** Returns a tool's server. Server names are unique only within a project. */
 export const ownerOf = (tool: { server: string; project?: string | null }, servers: Server[] | undefined) =>
   servers?.find((one) => one.name === tool.server && (one.project ?? null) === (tool.project ?? null)) ?? servers?.find((one) => one.name === tool.server);
 
-/** Has tools offered as their definitions are now. */
+/** Approves the current definitions of tools. */
 export const approve = (server: Server, which: Tool[]) =>
   ok(
     api.POST("/api/v1/mcp/servers/{id}/approve", {
@@ -24,7 +24,7 @@ export const approve = (server: Server, which: Tool[]) =>
     }),
   );
 
-/** Switches a tool off. */
+/** Disables a tool. */
 export const refuse = (server: Server, tool: Tool) =>
   ok(
     api.PUT("/api/v1/mcp/servers/{id}/tools/{tool}", {
@@ -40,15 +40,15 @@ export const matches = (tool: Tool, words: string[]) => {
 
 export const wordsOf = (typed: string) => typed.toLowerCase().split(/\s+/).filter(Boolean);
 
-/** A call that somebody wants to make again, kept in this browser. */
+/** A call that the user saved in this browser. */
 export type Saved = { id: string; label: string; server: string; tool: string; arguments: Record<string, unknown> };
 
-const KEPT = "toolwharf.saved-calls";
+const SAVED_CALLS_KEY = "toolwharf.saved-calls";
 const MAX_SAVED = 200;
 
 export function saved(): Saved[] {
   try {
-    const all = JSON.parse(localStorage.getItem(KEPT) ?? "[]") as unknown;
+    const all = JSON.parse(localStorage.getItem(SAVED_CALLS_KEY) ?? "[]") as unknown;
     return Array.isArray(all) ? (all as Saved[]).filter((one) => typeof one?.tool === "string" && typeof one.server === "string") : [];
   } catch {
     return [];
@@ -56,10 +56,10 @@ export function saved(): Saved[] {
 }
 
 export function keep(all: Saved[]) {
-  localStorage.setItem(KEPT, JSON.stringify(all.slice(0, MAX_SAVED)));
+  localStorage.setItem(SAVED_CALLS_KEY, JSON.stringify(all.slice(0, MAX_SAVED)));
 }
 
-/** A word for a POSIX shell. */
+/** Quotes a word for a POSIX shell. */
 const quoted = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
 export function asCurl(server: string, tool: string, args: unknown): string {

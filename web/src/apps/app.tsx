@@ -1,4 +1,4 @@
-// The App of a tool (MCP Apps), drawn in two frames on another origin. The same in the try-it page and in chats.
+// The App of a tool (MCP Apps), shown in two nested frames on another origin. Used on the try-it page and in chats.
 import { useQuery } from "@tanstack/react-query";
 import { AppWindow } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
@@ -13,11 +13,11 @@ import { useTheme } from "@/ui/media";
 import { message, Notice, Skeleton } from "@/ui/parts";
 import { isForApps, Refusal, sandbox, talk } from "./host";
 
-/** Largest page of an App, in characters. */
+/** Maximum size of an App's page, in characters. */
 const MAX_PAGE_CHARS = 10 << 20;
 const [MIN_HEIGHT_PX, MAX_HEIGHT_PX] = [60, 1200];
-/** How long the sandbox may take to load. */
-const PATIENCE_MS = 10_000;
+/** Time limit for loading the sandbox. */
+const LOAD_TIMEOUT_MS = 10_000;
 const MIME_TYPE = "text/html;profile=mcp-app";
 
 type Params = Record<string, unknown>;
@@ -31,13 +31,13 @@ export type AppProps = {
   definition: Definition;
   uri: string;
   args: Params;
-  /** Nothing while the tool runs. */
+  /** Undefined while the tool runs. */
   result?: Result | undefined;
-  /** Why there will be no result. */
+  /** The reason why there will be no result. */
   cancelled?: string | undefined;
-  /** Takes what the App says for the person; without it, the page shows that. */
+  /** Receives a message that the App sends on behalf of the user. Without this handler, the page shows the message. */
   onMessage?: ((text: string) => void) | undefined;
-  /** Takes what the App wants the model to know. */
+  /** Receives context that the App has for the model. */
   onContext?: ((text: string) => void) | undefined;
 };
 
@@ -57,7 +57,7 @@ async function load(server: string, uri: string): Promise<Page> {
   const html = content.text ?? new TextDecoder().decode(Uint8Array.from(atob(content.blob ?? ""), (char) => char.charCodeAt(0)));
   let ui = content._meta?.ui;
   if (!ui) {
-    // What the list says holds where the page itself says nothing.
+    // Metadata from the list applies if the page itself has none.
     const resources = await ask(server, "resources/list", {}).catch(() => ({}) as Params);
     const all = (Array.isArray(resources["resources"]) ? resources["resources"] : []) as { uri?: string; _meta?: Meta }[];
     ui = all.find((one) => one.uri === uri)?._meta?.ui;
@@ -71,11 +71,11 @@ export function AppView(props: AppProps) {
   if (!origin)
     return (
       <Notice>
-        This tool has an App. It is not drawn, because this gateway has no second address for Apps that your browser can reach: set{" "}
+        This tool has an App. It cannot be shown, because the gateway has no second address for Apps that your browser can reach. Set{" "}
         <code>console.apps_url</code> in toolwharf.toml to one.
       </Notice>
     );
-  if (page.error) return <Notice tone="warn" actions={<Button onClick={() => void page.refetch()}>Try again</Button>}>The App of this tool cannot be drawn. {message(page.error)}</Notice>;
+  if (page.error) return <Notice tone="warn" actions={<Button onClick={() => void page.refetch()}>Try again</Button>}>The App of this tool cannot be shown. {message(page.error)}</Notice>;
   if (!page.data) return <Skeleton rows={2} />;
   return <Framed {...props} origin={origin} page={page.data} />;
 }
@@ -104,7 +104,7 @@ function Framed({ server, definition, args, result, cancelled, onMessage, onCont
         setQuestion({ text, detail, action, decide: (allowed) => ((asking = false), setQuestion(undefined), decide(allowed)) }),
       );
     };
-    const slow = setTimeout(() => setOver(`The sandbox of Apps at ${origin} does not answer. Is it reachable from this browser?`), PATIENCE_MS);
+    const slow = setTimeout(() => setOver(`The sandbox for Apps at ${origin} does not respond. Is it reachable from this browser?`), LOAD_TIMEOUT_MS);
     const context = () => ({
       theme: now.current.theme,
       locale: navigator.language,
@@ -122,7 +122,7 @@ function Framed({ server, definition, args, result, cancelled, onMessage, onCont
         const tool = all?.find((one) => one.name === name);
         if (!tool || !isForApps(tool)) throw new Refusal(-32602, `This App's server has no tool \`${name}\` for Apps.`);
         const allowed = tool.annotations?.readOnlyHint || (await decided(`The App wants to run ${name}`, pretty(given), "Run it"));
-        if (!allowed) throw new Refusal(-32000, "The person did not allow it.");
+        if (!allowed) throw new Refusal(-32000, "The user did not allow it.");
         return ask(server, "tools/call", { name, arguments: given });
       },
       read: (uri) => ask(server, "resources/read", { uri }),
@@ -140,7 +140,7 @@ function Framed({ server, definition, args, result, cancelled, onMessage, onCont
       sizes.disconnect();
       talking.end();
     };
-    // A run has its own App: whoever draws this gives it a key.
+    // Each run has a separate App: the parent component sets a key.
   }, []);
   useEffect(() => app.current?.changed({ theme }), [theme]);
   useEffect(() => app.current?.input(args), []);

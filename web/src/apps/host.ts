@@ -1,4 +1,4 @@
-// The host's side of an App (MCP Apps, 2026-01-26): JSON-RPC with the sandbox on another origin. Whatever comes from there is an App's.
+// The host side of an App (MCP Apps, 2026-01-26): JSON-RPC with the sandbox on another origin. All messages from there are untrusted.
 import type { Definition } from "@/api/tools";
 import type { Result } from "@/pages/tools/run";
 
@@ -8,7 +8,7 @@ const MAX_RUNNING = 8;
 type Params = Record<string, unknown>;
 type Message = { jsonrpc: "2.0"; id?: string | number; method?: string; params?: Params; result?: unknown; error?: unknown };
 
-/** What an App may have; a promise that fails is answered as an error, with its message. */
+/** The requests that an App may make. A rejected promise becomes an error response with its message. */
 export type Abilities = {
   call: (tool: string, args: Params) => Promise<unknown>;
   read: (uri: string) => Promise<unknown>;
@@ -31,26 +31,26 @@ export class Refusal extends Error {
 
 const INVALID_PARAMS = -32602;
 
-/** The URI of a tool's App. */
+/** Returns the URI of a tool's App. */
 export function appOf(definition: Definition | undefined): string | undefined {
   const meta = definition?._meta;
   const uri = meta?.ui?.resourceUri ?? meta?.["ui/resourceUri"];
   return typeof uri === "string" && uri.startsWith("ui://") ? uri : undefined;
 }
 
-/** Whether an App may call a tool: without a word about it, both models and Apps may. */
+/** Returns whether Apps may call a tool. By default, both models and Apps may. */
 export const isForApps = (definition: Definition) => {
   const visibility = definition._meta?.ui?.visibility;
   return !Array.isArray(visibility) || visibility.includes("app");
 };
 
-/** The origin that Apps are drawn on; none where this gateway has none for this browser. */
+/** Returns the origin for Apps, or undefined if the gateway has none for this browser. */
 export function sandbox(): string | undefined {
   const origin = document.querySelector<HTMLMetaElement>("meta[name=apps-origin]")?.content ?? "";
   return /^https?:\/\//.test(origin) ? origin : undefined;
 }
 
-/** The text of content blocks, as people and models read it. */
+/** Returns the text of content blocks, for users and models. */
 function texts(params: Params): string {
   const content = Array.isArray(params["content"]) ? (params["content"] as { type?: string; text?: unknown }[]) : [];
   const words = content.filter((one) => one?.type === "text").map((one) => String(one.text));
@@ -58,7 +58,7 @@ function texts(params: Params): string {
   return words.join("\n");
 }
 
-/** A conversation with the App that is in this frame, until `end`. */
+/** Runs the protocol with the App in this frame, until `end` is called. */
 export function talk(frame: HTMLIFrameElement, origin: string, html: string, context: () => Params, can: Abilities) {
   let running = 0;
   let isDrawn = false;
@@ -106,7 +106,7 @@ export function talk(frame: HTMLIFrameElement, origin: string, html: string, con
 
   const answer = async (id: string | number, method: string, params: Params) => {
     const reply = (said: { result: unknown } | { error: unknown }) => post({ jsonrpc: "2.0", id, ...said });
-    if (running >= MAX_RUNNING) return reply({ error: { code: -32000, message: `${MAX_RUNNING} requests are under way: wait for one of them.` } });
+    if (running >= MAX_RUNNING) return reply({ error: { code: -32000, message: `${MAX_RUNNING} requests are in progress: wait for one of them.` } });
     running++;
     try {
       reply({ result: await asked(method, params) });

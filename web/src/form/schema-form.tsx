@@ -1,4 +1,4 @@
-// A form out of a JSON Schema, in this console's own look.
+// A form generated from a JSON Schema, in the style of the console.
 import Form, { type IChangeEvent } from "@rjsf/core";
 import {
   ariaDescribedByIds,
@@ -26,7 +26,7 @@ import { validator } from "./validator";
 
 type Any = Record<string, unknown>;
 
-/** What the schema says of a value besides its name. */
+/** Describes the type and constraints of a value. */
 function kind(schema: RJSFSchema): string {
   const type = Array.isArray(schema.type) ? schema.type.join(" or ") : (schema.type ?? "");
   const more = [
@@ -254,11 +254,11 @@ type Props = {
   id: string;
   children?: ReactNode;
   className?: string;
-  /** What the gateway found wrong, shown at its fields. */
+  /** Errors from the gateway, shown at their fields. */
   errors?: { pointer: string; detail: string }[] | undefined;
 };
 
-/** Problems with JSON pointers as the form wants them; those of fields that it does not have stand at the next one above that it has. */
+/** Converts problems with JSON pointers to the form's error format. Problems of missing fields are shown at the closest parent field. */
 function placed(errors: Props["errors"]): ErrorSchema<Any> | undefined {
   if (!errors?.length) return undefined;
   const found = errors.map(({ pointer, detail }) => {
@@ -295,11 +295,11 @@ export function SchemaForm({ schema, value, onChange, onSubmit, id, children, cl
   );
 }
 
-/** A schema comes from a server: where no form can be made of it, there is still JSON. */
+/** Schemas come from servers. If no form can be generated, the JSON editor remains available. */
 class Guard extends Component<{ children: ReactNode }, { failed: boolean }> {
   override state = { failed: false };
   static getDerivedStateFromError = () => ({ failed: true });
   override render() {
-    return this.state.failed ? <Notice tone="warn">No form can be made of this schema. Write the arguments as JSON.</Notice> : this.props.children;
+    return this.state.failed ? <Notice tone="warn">This schema cannot be shown as a form. Write the arguments as JSON.</Notice> : this.props.children;
   }
 }

@@ -1,17 +1,17 @@
-// Checks form data against JSON Schema without making code at run time, which the policy of this page forbids (ajv does).
+// Validates form data against a JSON Schema without generating code, which this page's policy forbids (ajv does that).
 import { Validator, type OutputUnit, type Schema } from "@cfworker/json-schema";
 import { createErrorHandler, toErrorSchema, unwrapErrorHandler, validationDataMerge, type RJSFSchema, type RJSFValidationError, type ValidatorType } from "@rjsf/utils";
 
-/** Errors that only say that one further down did not fit. */
-const ABOVE = new Set(["properties", "items", "allOf", "$ref", "additionalProperties", "prefixItems", "if", "then", "else"]);
+/** Keywords whose errors only repeat that a nested value is invalid. */
+const PARENT_KEYWORDS = new Set(["properties", "items", "allOf", "$ref", "additionalProperties", "prefixItems", "if", "then", "else"]);
 
 export function problems(schema: unknown, data: unknown): OutputUnit[] {
   const { errors } = new Validator(schema as Schema, "2020-12", false).validate(data);
-  const exact = errors.filter((error) => !ABOVE.has(error.keyword));
+  const exact = errors.filter((error) => !PARENT_KEYWORDS.has(error.keyword));
   return exact.length ? exact : errors;
 }
 
-/** `#/a/0/b` as rjsf names properties: `.a.0.b`; what is missing is named itself. */
+/** Converts `#/a/0/b` to rjsf's notation `.a.0.b`. A missing property is appended. */
 function place(error: OutputUnit): string {
   const parts = error.instanceLocation.split("/").slice(1).map((part) => decodeURIComponent(part.replaceAll("~1", "/").replaceAll("~0", "~")));
   const missing = error.keyword === "required" ? /"([^"]+)"/.exec(error.error)?.[1] : undefined;

@@ -33,10 +33,10 @@ export function Approvals() {
   const waiting = [...groups.values()];
   const looked = known.data.find((server) => server.id === past) ?? known.data[0];
   return (
-    <Page title="Approvals" lead="A tool whose definition changed after it was agreed to is kept back until somebody looks at the change.">
+    <Page title="Approvals" lead="A tool whose definition changed after it was approved is kept back until you review the change.">
       {!waiting.length ? (
-        <Empty icon={<BadgeCheck />} title="Nothing waits for you">
-          When a server changes what one of its tools says or takes, the difference is shown here first, and no client sees the new definition.
+        <Empty icon={<BadgeCheck />} title="Nothing to approve">
+          When a server changes the description or arguments of a tool, you see the change here first. Clients see it once you approve it.
         </Empty>
       ) : (
         <div className="flex flex-col gap-6">
@@ -83,7 +83,7 @@ export function Approvals() {
       )}
       {looked && (
         <section aria-label="Past" className="mt-8 flex flex-col gap-3">
-          <Field label="What was agreed to before, of">
+          <Field label="Previously approved definitions of">
             <Select value={looked.id} onChange={(event) => setPast(event.target.value)}>
               {known.data.map((server) => (
                 <option key={server.id} value={server.id}>

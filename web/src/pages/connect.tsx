@@ -22,7 +22,7 @@ const STATES: Record<Client["state"], [string, Tone]> = {
   unusable: ["file unusable", "bad"],
 };
 
-/** The clients on the gateway's machine, each connected with one click after its change was shown. */
+/** The clients on the gateway's machine. Each is connected with one click, after a preview of the change. */
 function Clients({ project }: { project: string }) {
   const client = useQueryClient();
   const { data, error } = useQuery({ queryKey: ["clients"], retry: false, queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/clients", { signal }))).clients });
@@ -31,7 +31,7 @@ function Clients({ project }: { project: string }) {
   const again = () => client.invalidateQueries({ queryKey: ["clients"] });
   if (error) return <Notice tone="warn">{message(error)}</Notice>;
   if (!data) return <div className="skeleton h-32" />;
-  if (!data.length) return <Notice>No client of those that Toolwharf knows is installed where the gateway runs. Copy what fits your client from below, or run <code>toolwharf connect</code> on the machine that has it.</Notice>;
+  if (!data.length) return <Notice>None of the clients that Toolwharf supports is installed on the gateway's machine. Copy the configuration for your client from below, or run <code>toolwharf connect</code> on the client's machine.</Notice>;
   return (
     <Panel title="Clients on this machine">
       <ul className="divide-y divide-line">
@@ -70,7 +70,7 @@ function Clients({ project }: { project: string }) {
           await again();
         }}
       >
-        Its file becomes what it was before, and servers that were moved go back into it.
+        Its file is restored, and servers that were moved go back into it.
       </Confirm>
     </Panel>
   );
@@ -90,9 +90,9 @@ function Ask({ client, project, onClose, onDone }: { client: Client; project: st
       for (const warning of done.warnings) toast(warning);
       await onDone();
       onClose();
-    }, `${client.title} is connected. Start it again.`);
+    }, `${client.title} is connected. Restart it.`);
   return (
-    <Dialog open onOpenChange={onClose} title={`Connect ${client.title}`} description="This changes in its file. A backup is kept beside it." wide>
+    <Dialog open onOpenChange={onClose} title={`Connect ${client.title}`} description="Its file is changed as shown. A backup is kept next to it." wide>
       <div className="flex flex-col gap-4">
         {shown.error ? <Notice tone="bad">{message(shown.error)}</Notice> : shown.data ? <div className="overflow-hidden rounded-md border"><Diff text={shown.data.diff || "nothing changes"} /></div> : <div className="skeleton h-32" />}
         {shown.data?.staying.map((one) => (
@@ -117,14 +117,14 @@ function Ask({ client, project, onClose, onDone }: { client: Client; project: st
   );
 }
 
-/** What clients are to be told. */
+/** Instructions for connecting clients. */
 export function Connect() {
   const { data } = useQuery({ ...projects, retry: false });
   const [project, setProject] = useState("");
   const url = `${location.origin}/mcp${project ? `/${project}` : ""}`;
   const headers = { Authorization: "Bearer ${TOOLWHARF_TOKEN}" };
   return (
-    <Page title="Connect" lead="All servers are at one endpoint. A client that is not on this machine needs a key, too.">
+    <Page title="Connect" lead="All servers share one endpoint. A client on another machine also needs a key.">
       <div className="flex max-w-3xl flex-col gap-4">
         {!!data?.length && (
           <Field label="What the client sees">

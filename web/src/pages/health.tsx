@@ -13,7 +13,7 @@ import type { Replica, Server } from "@/api/client";
 
 type Finding = { id: string; level: "bad" | "warn"; title: ReactNode; more?: ReactNode; mend?: ReactNode };
 
-/** What is wrong, worst first, each with what mends it. */
+/** All problems, worst first, each with its fix. */
 export function Health() {
   const state = useQuery(status);
   const known = useQuery(servers);
@@ -24,7 +24,7 @@ export function Health() {
   if (!state.data || !known.data) return <Skeleton />;
   const { database, audit, version } = state.data;
   const findings: Finding[] = [];
-  if (!database.answers) findings.push({ id: "database", level: "bad", title: "The database does not answer", more: database.reason });
+  if (!database.answers) findings.push({ id: "database", level: "bad", title: "The database does not respond", more: database.reason });
   for (const problem of set.data?.problems ?? []) findings.push({ id: `problem ${problem}`, level: "bad", title: "A configuration file cannot be used", more: problem });
   for (const server of known.data) {
     const hue = tone(server.status);
@@ -37,13 +37,13 @@ export function Health() {
         mend: <Mend server={server} />,
       });
     if (server.kept_back)
-      findings.push({ id: `kept ${server.id}`, level: "warn", title: `${server.name}: ${plural(server.kept_back, "tool")} kept back`, more: "A definition changed after it was agreed to.", mend: <Link to="/approvals" className="text-sm font-medium text-accent hover:underline">Look at the changes</Link> });
+      findings.push({ id: `kept ${server.id}`, level: "warn", title: `${server.name}: ${plural(server.kept_back, "tool")} kept back`, more: "A definition changed after it was approved.", mend: <Link to="/approvals" className="text-sm font-medium text-accent hover:underline">Review the changes</Link> });
   }
-  for (const warning of set.data?.warnings ?? []) findings.push({ id: `warning ${warning}`, level: "warn", title: "A configuration file is doubtful", more: warning });
-  // What it says of servers and files is above, with what mends it.
+  for (const warning of set.data?.warnings ?? []) findings.push({ id: `warning ${warning}`, level: "warn", title: "A configuration file has a warning", more: warning });
+  // Findings about servers and files are listed above, with their fixes.
   const isNew = (what: string) => !known.data.some((one) => what.includes(`\`${one.name}\``)) && !set.data?.problems.some((one) => what.includes(one));
   for (const one of doctor.data?.findings ?? []) if (one.level !== "ok" && isNew(one.what)) findings.push({ id: `doctor ${one.what}`, level: one.level === "problem" ? "bad" : "warn", title: one.what, more: one.help });
-  if (!audit.enabled) findings.push({ id: "audit", level: "warn", title: "Calls are not recorded", more: "`enabled = true` below `[audit]` in toolwharf.toml records them." });
+  if (!audit.enabled) findings.push({ id: "audit", level: "warn", title: "Calls are not recorded", more: "Set `enabled = true` under `[audit]` in toolwharf.toml to record them." });
   findings.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
   return (
     <Page title="Health" lead={`Toolwharf ${version}, ${database.kind}, ${plural(known.data.length, "server")}`}>
@@ -64,7 +64,7 @@ export function Health() {
         </Panel>
       ) : (
         <Empty icon={<CircleCheck />} title="Nothing is wrong">
-          The database answers, the configuration can be used, and every server is as it should be. <code>toolwharf doctor</code> also looks at what only the command line can see.
+          The database responds, the configuration is valid, and every server is in its expected state. <code>toolwharf doctor</code> also checks what only the command line can see.
         </Empty>
       )}
       {!!others.data?.length && <Replicas replicas={others.data} servers={known.data} />}
@@ -72,7 +72,7 @@ export function Health() {
   );
 }
 
-/** The gateways on one database, and what each of them alone may do. */
+/** The replicas on one database, with the leases of each. */
 function Replicas({ replicas, servers }: { replicas: Replica[]; servers: Server[] }) {
   return (
     <Panel title={plural(replicas.length, "replica")} className="mt-5">
@@ -94,7 +94,7 @@ function Replicas({ replicas, servers }: { replicas: Replica[]; servers: Server[
                   {one.address && <>, at <code>{one.address}</code></>}
                 </p>
               </div>
-              <ul aria-label={`What only ${one.name} runs`} className="min-w-0 flex-1 basis-60 text-xs">
+              <ul aria-label={`Leases of ${one.name}`} className="min-w-0 flex-1 basis-60 text-xs">
                 {held.map(({ server, since }) => (
                   <li key={server.id}>
                     <Link to="/servers/$id" params={{ id: server.id! }} className="font-medium hover:underline">{server.name}</Link>

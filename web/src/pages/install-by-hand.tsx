@@ -10,7 +10,7 @@ import { Chips, Field, Input, message, Notice, Panel } from "@/ui/parts";
 
 type Kind = "npm" | "pypi" | "url" | "command" | "image";
 
-/** An entry of each kind to begin with. Packages are confined from the start. */
+/** An initial entry of each kind. Packages are sandboxed by default. */
 const ENTRIES: Record<Kind, { label: string; entry: unknown }> = {
   npm: { label: "npm", entry: { command: "npx", args: ["-y", "@modelcontextprotocol/server-memory"], toolwharf: { sandbox: true } } },
   pypi: { label: "PyPI", entry: { command: "uvx", args: ["mcp-server-time"], toolwharf: { sandbox: true } } },
@@ -19,7 +19,7 @@ const ENTRIES: Record<Kind, { label: string; entry: unknown }> = {
   image: { label: "Image", entry: { image: "my-server:1", port: 9000 } },
 };
 
-/** A server by its entry, as in mcp.json. */
+/** Adds a server from an entry as in mcp.json. */
 export function ByHand() {
   const client = useQueryClient();
   const navigate = useNavigate();

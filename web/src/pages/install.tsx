@@ -15,7 +15,7 @@ import { ByHand } from "./install-by-hand";
 const SchemaForm = lazy(() => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm })));
 const route = getRouteApi("/install");
 
-/** Servers of the registries, or one by its entry. */
+/** Installs a server from a registry, or from an entry. */
 export function Install() {
   const { by } = route.useSearch();
   const navigate = useNavigate();
@@ -23,10 +23,10 @@ export function Install() {
   return (
     <Page
       title="Install"
-      lead="In a sandbox a server sees none of your files and has no network, unless you give it some."
+      lead="A server in a sandbox cannot read your files or use the network unless you allow it."
       actions={
         <Chips
-          label="Where from"
+          label="Source"
           value={by === "hand" ? "hand" : "registry"}
           onChange={choose}
           choices={[
@@ -82,7 +82,7 @@ function Registry() {
           ))}
         </ul>
       ) : (
-        <Empty icon={<PackageSearch />} title="No server is like that">
+        <Empty icon={<PackageSearch />} title="No matching server">
           Search for another word, or add one by its entry.
         </Empty>
       )}
@@ -94,7 +94,7 @@ function Registry() {
 type Network = unknown;
 const reach = (network: Network) => (Array.isArray(network) ? network.join(", ") || "none" : typeof network === "string" ? network : JSON.stringify(network ?? "none"));
 
-/** What an entry is, what it wants to know, and after its trial what it will be able to do. */
+/** A registry entry: its description, its inputs, and after the trial run its tools. */
 function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () => void }) {
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -145,7 +145,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
         <Skeleton rows={3} />
       ) : done ? (
         <div className="flex flex-col gap-4">
-          <Notice tone="ok">{done.unseen ?? `It was tried, and lists ${plural(done.tools.length, "tool")}. It is off until you switch it on.`}</Notice>
+          <Notice tone="ok">{done.unseen ?? `The trial run found ${plural(done.tools.length, "tool")}. The server is off until you switch it on.`}</Notice>
           {done.notices.map((one) => (
             <Notice key={one} tone="warn">
               {one}
@@ -162,7 +162,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
               <ul className="flex flex-wrap gap-x-4 gap-y-1 border-t px-3.5 py-2.5 text-sm">
                 {done.enforced.map((one) => (
                   <li key={one.what} title={one.how} className="flex items-center gap-1.5">
-                    {one.holds ? <Check aria-label="holds" className="size-3.5 text-ok" /> : <X aria-label="does not hold" className="size-3.5 text-warn" />}
+                    {one.holds ? <Check aria-label="enforced" className="size-3.5 text-ok" /> : <X aria-label="not enforced" className="size-3.5 text-warn" />}
                     {one.what}
                   </li>
                 ))}
@@ -171,7 +171,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
           </Panel>
           {!!done.tools.length && (
             <Panel title={plural(done.tools.length, "tool")}>
-              <ul tabIndex={0} aria-label="Tools of the trial" className="max-h-56 divide-y divide-line overflow-y-auto">
+              <ul tabIndex={0} aria-label="Tools of the trial run" className="max-h-56 divide-y divide-line overflow-y-auto">
                 {done.tools.map((one) => (
                   <li key={one.name} className="px-3.5 py-2">
                     <code className="text-sm font-medium">{one.name}</code>
@@ -214,7 +214,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
             <Input value={name} onChange={(event) => setName(event.target.value)} />
           </Field>
           {!!all?.length && (
-            <Field label="Who has it">
+            <Field label="Available to">
               <Select value={project} onChange={(event) => setProject(event.target.value)}>
                 <option value="">all clients of this machine</option>
                 {all.map((one) => (
@@ -229,7 +229,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
             <SchemaForm key={option.id} id="install" schema={option.inputs as never} value={values} onChange={setValues} onSubmit={(given) => void install(given)} />
             {!!failed && <Notice tone="bad">{message(failed)}</Notice>}
             <div className="flex items-center justify-end gap-2">
-              <span className="flex-1 text-xs text-faint">{busy ? "Installing, and trying it in its sandbox. This can take a minute." : ""}</span>
+              <span className="flex-1 text-xs text-faint">{busy ? "Installing it, and starting a trial run in its sandbox. This can take a minute." : ""}</span>
               <Button onClick={onClose}>Cancel</Button>
               <Button look="solid" type="submit" form="install" busy={busy} disabled={!!option.refused.length}>
                 Install and try it

@@ -16,7 +16,7 @@ import { Dot, State, tone, uptime, wait } from "@/ui/state";
 
 type Group = "all" | "up" | "trouble" | "quiet";
 
-/** Which of the filters a server is under. */
+/** Returns the filter group of a server. */
 function group(server: Server): Exclude<Group, "all"> {
   const hue = tone(server.status);
   if (hue === "bad" || hue === "warn" || server.kept_back) return "trouble";
@@ -84,7 +84,7 @@ export function Servers() {
               <span className="text-right">Tools</span>
               <span className="text-right">Calls</span>
               <span className="text-right">Errors</span>
-              <span className="text-right" title="How long calls of the last hour took: half of them, and all but a twentieth">p50 · p95</span>
+              <span className="text-right" title="Duration of calls in the last hour: median and 95th percentile">p50 · p95</span>
               <span className="text-right">CPU</span>
               <span className="text-right">Memory</span>
               <span className="text-right">Up</span>
@@ -94,7 +94,7 @@ export function Servers() {
           {rows.length ? (
             <Rows items={rows} label="Servers" height={isWide ? 52 : 76} id={(one) => one.id!} render={(one) => (isWide ? <Row server={one} figures={figures?.get(figuresOf(one.name!, one.project))} now={now} /> : <Card server={one} now={now} />)} />
           ) : (
-            <Empty title="No server is like that">Change the search or the filter.</Empty>
+            <Empty title="No matching server">Change the search or the filter.</Empty>
           )}
         </>
       )}
@@ -106,7 +106,7 @@ const Number = ({ of }: { of: number }) => <span className="tabular text-faint">
 
 const GRID = "grid grid-cols-[minmax(9rem,1.3fr)_minmax(9.5rem,1.6fr)_minmax(5.5rem,7.5rem)_3rem_4rem_3.5rem_7rem_3rem_4.5rem_3rem_2rem] items-center gap-3 px-6";
 
-/** What there is to say of a state, besides its word. */
+/** Explains a state beyond its name. */
 function why(server: Server, now: number): string | undefined {
   const seconds = wait(server, now);
   if (seconds !== undefined) return `again in ${duration(seconds)}${server.reason ? `: ${server.reason}` : ""}`;
@@ -115,7 +115,7 @@ function why(server: Server, now: number): string | undefined {
   return undefined;
 }
 
-/** A command without its folder, an address without its scheme. */
+/** Returns a command without its directory, or a URL without its scheme. */
 const short = (server: Server) => (server.transport === "stdio" ? server.target!.split("/").at(-1) : server.target!.replace(/^https?:\/\//, ""));
 
 function Name({ server }: { server: Server }) {
@@ -180,7 +180,7 @@ function Card({ server, now }: { server: Server; now: number }) {
   );
 }
 
-/** The orders that make sense for a server in its state. */
+/** Runs commands for a server. */
 export function useOrders(server: Server) {
   const client = useQueryClient();
   return (verb: Order) =>

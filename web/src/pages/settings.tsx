@@ -15,7 +15,7 @@ export function Settings() {
   const isSet = (one: (typeof rows)[number]) => one.from !== "default";
   rows.sort((a, b) => Number(isSet(b)) - Number(isSet(a)) || a.key.localeCompare(b.key));
   return (
-    <Page title="Settings" lead="Every setting with its value, and where that is from. They are changed in the file, and count after a restart." actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search settings" />}>
+    <Page title="Settings" lead="Every setting with its value and source. Change settings in the file; they take effect after a restart." actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search settings" />}>
       <div className="flex flex-col gap-4">
         {data.problems.map((one) => (
           <Notice key={one} tone="bad">
@@ -47,7 +47,7 @@ export function Settings() {
           />
         </Panel>
         <p className="text-xs text-muted">
-          Licences of what this page is made of: <a className="text-accent hover:underline" href="/licenses/npm.txt">packages</a>, and the typefaces{" "}
+          Licences of the software in this page: <a className="text-accent hover:underline" href="/licenses/npm.txt">packages</a>, and the typefaces{" "}
           <a className="text-accent hover:underline" href="/licenses/inter.txt">Inter</a> and{" "}
           <a className="text-accent hover:underline" href="/licenses/jetbrains-mono.txt">JetBrains Mono</a>.
         </p>

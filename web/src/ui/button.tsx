@@ -41,7 +41,7 @@ export function Button({ look = "plain", icon, busy, children, className, disabl
   );
 }
 
-/** A link to another page that looks like a button. */
+/** A link to another page in the style of a button. */
 export function Go({ to, look = "plain", icon, children }: { to: LinkProps["to"]; look?: Look; icon?: ReactNode; children: ReactNode }) {
   return (
     <Link to={to} className={cx(SHAPE, "px-2.5", LOOKS[look])}>

@@ -1,4 +1,4 @@
-// Charts over time, by uPlot. Loaded with the first page that has one.
+// Time charts with uPlot. Loaded with the first page that has one.
 import "uplot/dist/uPlot.min.css";
 
 import { useEffect, useRef } from "react";
@@ -6,7 +6,7 @@ import uPlot from "uplot";
 
 export type Series = { label: string; color: string; bars?: boolean; fill?: boolean; values: (number | null)[] };
 
-/** A colour of the theme as the canvas takes it. */
+/** Resolves a theme colour for the canvas. */
 function color(host: HTMLElement, name: string): string {
   const probe = document.createElement("span");
   probe.style.color = `var(--color-${name})`;

@@ -1,4 +1,4 @@
-// A difference of two texts, in the unified form that the gateway gives.
+// A unified diff from the gateway.
 import { cx } from "@/lib";
 
 export function Diff({ text }: { text: string }) {

@@ -1,4 +1,4 @@
-// CodeMirror for JSON. Loaded when it is first needed: use `Json` of `json.tsx`.
+// CodeMirror for JSON. Use `Json` of `json.tsx`, which loads it on demand.
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { json, jsonParseLinter } from "@codemirror/lang-json";
 import { bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language";
@@ -35,14 +35,14 @@ const COLORS = HighlightStyle.define([
   { tag: tags.punctuation, color: "var(--color-faint)" },
 ]);
 
-/** Marks a change that came from outside, of which outside need not be told. */
+/** Marks a change that came from the parent, which need not be reported back. */
 const fromOutside = Annotation.define<boolean>();
 
 export type EditorProps = {
   value: string;
   onChange?: ((value: string) => void) | undefined;
   label: string;
-  /** Where the server found something wrong: JSON pointers. */
+  /** Errors from the gateway, with JSON pointers. */
   errors?: { pointer: string; detail: string }[] | undefined;
 };
 
@@ -76,7 +76,7 @@ export default function JsonEditor({ value, onChange, label, errors }: EditorPro
     });
     view.current = made;
     return () => made.destroy();
-    // The text goes in by the effect below.
+    // The text is set by the effect below.
   }, [label, editable]);
   useEffect(() => {
     const now = view.current;

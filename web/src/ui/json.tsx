@@ -29,7 +29,7 @@ export function CopyButton({ text, label = "Copy" }: { text: string | (() => str
       icon={done ? <Check className="text-ok" /> : <Copy />}
       onClick={() =>
         void copy(typeof text === "string" ? text : text()).then((copied) => {
-          if (!copied) return toast("The browser does not let this page copy.", true);
+          if (!copied) return toast("The browser does not allow this page to copy.", true);
           setDone(true);
           setTimeout(() => setDone(false), 1500);
         })
@@ -38,7 +38,7 @@ export function CopyButton({ text, label = "Copy" }: { text: string | (() => str
   );
 }
 
-/** A short text that is to be copied, such as a command. */
+/** A short text to copy, such as a command. */
 export function Snippet({ text }: { text: string }) {
   return (
     <div className="flex items-start gap-1 rounded-md border bg-raised pl-3">

@@ -31,14 +31,14 @@ export function setTheme(to: Theme) {
   dispatchEvent(new Event("theme"));
 }
 
-/** The theme that is drawn: the chosen one, or the system's. */
+/** Returns the active theme: the chosen one, or the system's. */
 export function useTheme(): "light" | "dark" {
   const isDark = useMedia("(prefers-color-scheme: dark)");
   const chosen = useSyncExternalStore((listener) => (addEventListener("theme", listener), () => removeEventListener("theme", listener)), theme);
   return chosen === "system" ? (isDark ? "dark" : "light") : chosen;
 }
 
-/** The time, in milliseconds since 1970, anew every second. */
+/** Returns the time in milliseconds since 1970, updated every second. */
 export function useNow(): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -48,7 +48,7 @@ export function useNow(): number {
   return now;
 }
 
-/** Names the page in the browser's tab. */
+/** Sets the title of the browser tab. */
 export function useTitle(name: string | undefined) {
   useEffect(() => {
     document.title = name ? `${name} · Toolwharf` : "Toolwharf";

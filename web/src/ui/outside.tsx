@@ -1,5 +1,5 @@
-// Links that come from servers, models and Apps. Every one of them is drawn or opened here, so that one that leads to this computer or its
-// network asks first.
+// Links from servers, models and Apps. All of them are rendered or opened here, so that a link to this computer or its network asks
+// first.
 import { useState, useSyncExternalStore, type ReactNode } from "react";
 
 import { isLocal } from "./local";
@@ -18,18 +18,18 @@ const change = (to: Question | undefined) => {
   listeners.forEach((listener) => listener());
 };
 
-/** Asks in a dialog. A question that is open already is not replaced: the new one counts as refused. */
+/** Asks in a dialog. If a dialog is already open, the new link counts as refused. */
 function ask(url: string): Promise<boolean> {
   if (question) return Promise.resolve(false);
   return new Promise((decide) => change({ url, decide: (allowed) => (change(undefined), decide(allowed)) }));
 }
 
-/** Whether a link can be opened at all. */
+/** Returns whether a link can be opened. */
 export const isLink = (url: string | undefined): url is string => !!url && SAFE.test(url) && URL.canParse(url);
 
 /**
- * Opens a page of the web in a new tab; whether it did. An address on this computer or its network asks first. `decide` asks in another
- * way, and for every address.
+ * Opens a web page in a new tab and returns whether it did. An address on this computer or its network asks first. `decide` replaces the
+ * dialog, and is called for every address.
  */
 export async function openOutside(url: string, decide?: (url: string, warning: string | undefined) => Promise<boolean>): Promise<boolean> {
   if (!WEB.test(url) || !URL.canParse(url)) return false;
@@ -39,7 +39,7 @@ export async function openOutside(url: string, decide?: (url: string, warning: s
   return true;
 }
 
-/** A link. One that asks first is a button, so that no way of opening a link (a middle click, the context menu, dragging) goes past the question. */
+/** A link. One that asks first is a button, so that a middle click, the context menu or dragging cannot bypass the question. */
 export function Outside({ href, className, label, children }: { href: string; className?: string; label?: string; children?: ReactNode }) {
   if (isLocal(href) && WEB.test(href))
     return (
@@ -54,7 +54,7 @@ export function Outside({ href, className, label, children }: { href: string; cl
   );
 }
 
-/** The dialog, once for all pages. */
+/** The dialog, shared by all pages. */
 export function AskOutside() {
   const asked = useSyncExternalStore(
     (listener) => (listeners.add(listener), () => listeners.delete(listener)),
@@ -64,7 +64,7 @@ export function AskOutside() {
   if (asked && asked.url !== last) setLast(asked.url);
   return (
     <Confirm open={!!asked} onOpenChange={(open) => !open && asked?.decide(false)} title="Open an address on your computer or network?" action="Open it" look="solid" onConfirm={() => asked?.decide(true)}>
-      <p>A server or a model gave this link:</p>
+      <p>This link is from a server or a model:</p>
       <p className="my-2 rounded-md border bg-raised px-3 py-2 font-mono text-xs break-all text-text">{asked?.url ?? last}</p>
       <p>{WARNING}</p>
     </Confirm>

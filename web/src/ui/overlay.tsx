@@ -1,4 +1,4 @@
-// What lies over a page: dialogs, menus, tooltips, messages that go away by themselves.
+// Overlays: dialogs, menus, tooltips, and toasts.
 import { X } from "lucide-react";
 import { Dialog as D, DropdownMenu as M, Tooltip as T } from "radix-ui";
 import { useState, useSyncExternalStore, type ReactNode } from "react";
@@ -130,7 +130,7 @@ export function toast(text: string, bad = false) {
   setTimeout(() => change(toasts.filter((one) => one.id !== id)), bad ? 9000 : 3500);
 }
 
-/** Does it, and says so, or why not. */
+/** Runs an action and shows a toast with the result or the error. */
 export async function attempt(doing: () => Promise<unknown>, done?: string): Promise<boolean> {
   try {
     await doing();

@@ -1,4 +1,4 @@
-// What every page is made of: headers, states of loading, nothing and failure, badges, fields.
+// Building blocks of pages: headers, loading, empty and error states, badges, fields.
 import { CircleAlert, Search } from "lucide-react";
 import { useEffect, useRef, type InputHTMLAttributes, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes } from "react";
 
@@ -68,7 +68,7 @@ export function Empty({ icon, title, children, action }: { icon?: ReactNode; tit
 
 export function Failure({ error, retry }: { error: unknown; retry?: () => void }) {
   const status = error instanceof ApiError ? error.status : undefined;
-  const title = status === 403 ? "Your key does not reach this" : status === 404 ? "There is no such thing here" : "This could not be loaded";
+  const title = status === 403 ? "Your key has no access to this" : status === 404 ? "Not found" : "This could not be loaded";
   return (
     <Empty icon={<CircleAlert />} title={title} action={retry && <Button onClick={retry}>Try again</Button>}>
       <span role="alert">{message(error)}</span>
@@ -97,7 +97,7 @@ export function Skeleton({ rows = 6 }: { rows?: number }) {
   );
 }
 
-/** A field is as wide as its place, if its class does not say otherwise. */
+/** A field has full width unless its class sets a width. */
 const width = (className?: string) => (/(^|\s)w-/.test(className ?? "") ? className : cx("w-full", className));
 
 const FIELD = "rounded-md border border-edge bg-panel px-2.5 text-sm placeholder:text-faint disabled:opacity-60 aria-invalid:border-bad";
@@ -114,7 +114,7 @@ export function Select({ className, ...rest }: SelectHTMLAttributes<HTMLSelectEl
   return <select className={cx(FIELD, "h-8 pr-7 pointer-coarse:h-10 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
-/** A search box; `/` puts the cursor into it from anywhere on the page. */
+/** A search box. `/` focuses it from anywhere on the page. */
 export function SearchBox({ value, onChange, placeholder, className }: { value: string; onChange: (value: string) => void; placeholder: string; className?: string }) {
   const box = useRef<HTMLInputElement>(null);
   useEffect(() => {
@@ -161,7 +161,7 @@ export function Field({ label, help, error, children }: { label: string; help?: 
   );
 }
 
-/** Names and values, the values to be copied. */
+/** A list of names and values. */
 export function Facts({ children }: { children: ReactNode }) {
   return <dl className="grid grid-cols-[minmax(7rem,auto)_1fr] gap-x-5 gap-y-2 px-3.5 py-3 text-sm">{children}</dl>;
 }
@@ -175,7 +175,7 @@ export function Fact({ name, children }: { name: string; children: ReactNode }) 
   );
 }
 
-/** A row of choices of which one is on. */
+/** A row of choices, one of which is selected. */
 export function Chips<T extends string>({ label, value, choices, onChange }: { label: string; value: T; choices: { value: T; label: ReactNode }[]; onChange: (value: T) => void }) {
   return (
     <div role="group" aria-label={label} className="flex max-w-full items-center gap-1 overflow-x-auto p-0.5">

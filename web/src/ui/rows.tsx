@@ -1,22 +1,22 @@
-// A long list of which only what is seen is drawn. It scrolls with the page's own scroll area.
+// A long list that renders only visible rows. It scrolls with the page's scroll area.
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useLayoutEffect, useRef, useState, type KeyboardEvent, type ReactNode } from "react";
 
-/** Id of the element that scrolls (`shell.tsx`). */
-export const SCROLL = "main";
+/** Id of the scrolling element (`shell.tsx`). */
+export const SCROLL_ID = "main";
 
 export function Rows<T>({ items, height, render, label, id }: { items: T[]; height: number; render: (item: T) => ReactNode; label: string; id: (item: T) => string }) {
   const list = useRef<HTMLUListElement>(null);
   const [margin, setMargin] = useState(0);
   useLayoutEffect(() => {
-    const area = document.getElementById(SCROLL)!;
+    const area = document.getElementById(SCROLL_ID)!;
     const at = list.current!.getBoundingClientRect().top - area.getBoundingClientRect().top + area.scrollTop;
     setMargin((old) => (Math.abs(old - at) > 1 ? at : old));
   });
   const rows = useVirtualizer({
     count: items.length,
     estimateSize: () => height,
-    getScrollElement: () => document.getElementById(SCROLL),
+    getScrollElement: () => document.getElementById(SCROLL_ID),
     getItemKey: (at) => id(items[at]!),
     scrollMargin: margin,
     overscan: 12,

@@ -1,4 +1,4 @@
-// How a server is, in one word and one colour.
+// A server's state as one word and one colour.
 import type { Server } from "@/api/client";
 import { cx } from "@/lib";
 import type { Tone } from "./parts";
@@ -62,13 +62,13 @@ export function State({ server }: { server: Server }) {
   );
 }
 
-/** How long it has been up, in seconds. */
+/** Returns the uptime in seconds. */
 export function uptime(server: Server, now: number): number | undefined {
   if (server.uptime_seconds == null) return undefined;
   return server.uptime_seconds + Math.max(0, now - (server.seen ?? now)) / 1000;
 }
 
-/** Seconds to the next attempt to start it. */
+/** Returns the seconds until the next start attempt. */
 export function wait(server: Server, now: number): number | undefined {
   if (server.next_attempt_ms == null) return undefined;
   return Math.max(0, Math.ceil((server.next_attempt_ms - (now - (server.seen ?? now))) / 1000));

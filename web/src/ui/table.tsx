@@ -1,4 +1,4 @@
-// A small table, for lists that fit a page.
+// A small table, for lists that fit on a page.
 import type { ReactNode } from "react";
 
 import { cx } from "@/lib";

@@ -1,12 +1,13 @@
 #!/bin/bash
-# build.sh CACHE PROGRAM…: builds programs of Kubernetes 1.20 into CACHE/bin from Debian's source package, whose Go modules are
-# vendored in it. Needs Debian's golang-1.19-go. All of them take about four minutes and 1.8 GB below CACHE/src, which is removed.
+# build.sh CACHE PROGRAM…: builds programs of Kubernetes 1.20 into CACHE/bin from Debian's source package, which
+# contains its Go modules. Needs Debian's golang-1.19-go. Building all takes about four minutes and 1.8 GB below
+# CACHE/src, which is removed.
 set -euo pipefail
 cache=$1 src=$1/src
 shift
 mkdir -p "$cache/bin" "$src/apt/lists/partial" "$src/gp/src/k8s.io"
 cd "$src"
-# Lists of its own with the configured mirror's sources: apt's settings stay as they are.
+# A separate apt configuration with the sources of the configured mirror. The system's settings are not changed.
 sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources > apt/src.sources
 printf 'Dir::Etc::sourcelist "%s";\nDir::Etc::sourceparts "-";\nDir::State::lists "%s";\n' \
   "$src/apt/src.sources" "$src/apt/lists" > apt/rc
@@ -16,12 +17,13 @@ rm -rf $tree
 (cd apt && apt-get -q download golang-github-modern-go-reflect2-dev) >> apt/log 2>&1
 mkdir -p $tree
 tar xzf apt/kubernetes_*.orig.tar.gz -C $tree --strip-components=1
-# The vendored reflect2 1.0.1 is older than Go 1.18. The whole folder is replaced, or names collide.
+# The vendored reflect2 1.0.1 does not work with Go 1.18 or later. The whole folder is replaced to avoid duplicate
+# names.
 dpkg -x apt/golang-github-modern-go-reflect2-dev_*.deb apt/reflect2
 rm -rf $tree/vendor/github.com/modern-go/reflect2
 cp -rL apt/reflect2/usr/share/gocode/src/github.com/modern-go/reflect2 $tree/vendor/github.com/modern-go/
 
-# Without modules: Go 1.19 would ask for "updates to go.mod".
+# Without modules, since Go 1.19 would ask for "updates to go.mod".
 export PATH=/usr/lib/go-1.19/bin:$PATH CGO_ENABLED=0 GO111MODULE=off GOFLAGS= GOPROXY=off GOPATH=$src/gp GOCACHE=$src/gocache
 cd $tree
 # The one generated file that the source package lacks.

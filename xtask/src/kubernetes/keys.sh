@@ -1,5 +1,6 @@
 #!/bin/bash
-# keys.sh API NODE_IP: an authority, certificates and kubeconfigs in the working directory. A client's CN is its user, its O its group.
+# keys.sh API NODE_IP: creates a CA, certificates and kubeconfigs in the working directory. A client's user is its CN,
+# its group is its O.
 set -euo pipefail
 ec=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
 openssl req -x509 "${ec[@]}" -days 30 -subj /CN=toolwharf-test -keyout ca.key -out ca.crt

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts the kubelet again when it has ended, as a service manager would; not while there is a file `kubelet.hold`, which
-# makes a node that is gone. Its number is in `kubelet.pid`.
+# Restarts the kubelet when it exits, as a service manager would, unless the file `kubelet.hold` exists, which simulates
+# a lost node. The process id is in `kubelet.pid`.
 pid=
 trap 'kill "$pid"; wait "$pid"; exit' TERM
 while :; do

@@ -1,7 +1,7 @@
 #!/bin/bash
-# gVisor under the shim of runc. The second container of a pod would join the sandbox of the first, where the shim can
-# neither give it its streams nor see its end: each container gets a sandbox of its own. `--network=host` is the network
-# of the pod.
+# Runs gVisor under runc's shim. The second container of a pod would join the sandbox of the first, where the shim can
+# neither connect its streams nor detect its exit. Therefore each container gets a separate sandbox. `--network=host` is
+# the pod's network.
 bundle='' kill=''
 for ((i = 1; i <= $#; i++)); do
   case ${!i} in --bundle) j=$((i + 1)); bundle=${!j} ;; kill) kill=1 ;; esac
@@ -11,7 +11,7 @@ if [ -n "$bundle" ]; then
 fi
 runsc=(/usr/bin/runsc --ignore-cgroups --platform=ptrace --network=host "$@")
 [ -n "$kill" ] || exec "${runsc[@]}"
-# The shim knows the words of runc only; without them a container that has ended stays "Running".
+# The shim recognises only runc's messages. Without this, a container that has exited stays "Running".
 said=$("${runsc[@]}" 2>&1) && exit 0
 code=$?
 echo "${said//sandbox is not running/container not running}" >&2

@@ -1,7 +1,7 @@
-//! The tools of an MCP endpoint, over HTTP: of a running Toolwharf or of one server.
+//! The tools of an MCP endpoint over HTTP: a running Toolwharf or a single server.
 //!
-//! Invariants: there is one session at a time, however many use it. A session that the endpoint has forgotten, as one does
-//! that was started again, is replaced, and what was asked is asked once more: it had not arrived.
+//! Invariants: all users share one session. If the endpoint has forgotten it, for example after a restart, a new
+//! session is opened and the request is sent once more. That is safe, because the first one was not processed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,19 +19,19 @@ use tokio::sync::OnceCell;
 
 use crate::{Offer, Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutcome};
 
-/// Wall time of the handshake, and of a list.
-const HANDSHAKE: Duration = Duration::from_secs(60);
-/// Wall time of a call.
-const CALL: Duration = Duration::from_secs(600);
-/// Wall time of a goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
-/// Largest answer, in bytes.
-const LARGEST: usize = 64 << 20;
-const DEPTH: usize = 512;
-/// The most pages of a list.
-const PAGES: usize = 1_000;
+/// Timeout for the handshake, and for each page of a list.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout for a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(600);
+/// Timeout for closing the session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum bytes of a response.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
+const MAX_DEPTH: usize = 512;
+/// Maximum pages of a list.
+const MAX_PAGES: usize = 1_000;
 
-/// An MCP endpoint: its URL, and the key for it.
+/// An MCP endpoint: its URL and an optional token.
 pub struct Endpoint {
     url: String,
     token: Option<Hidden>,
@@ -40,7 +40,7 @@ pub struct Endpoint {
     session: Mutex<Session>,
 }
 
-/// A session that is made when it is first needed.
+/// A session that is opened when it is first needed.
 type Session = Arc<OnceCell<Client>>;
 
 #[derive(Deserialize)]
@@ -67,8 +67,8 @@ struct Outcome {
 }
 
 impl Endpoint {
-    /// An endpoint, by its URL: `http://host/mcp` for all servers of a Toolwharf, `…/mcp/PROJECT` for a project's,
-    /// `…/mcp/PROJECT/SERVER` for one of them, whose tools keep their names for certain.
+    /// An endpoint by its URL: `http://host/mcp` for all servers of a Toolwharf, `…/mcp/PROJECT` for a project's
+    /// servers, `…/mcp/PROJECT/SERVER` for one server, whose tools are guaranteed to keep their names.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
@@ -84,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends `token` as bearer token. It is in no error and no log.
+    /// Sends `token` as the bearer token. It never appears in errors or logs.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(Hidden::new(token.into()));
@@ -109,11 +109,11 @@ impl Endpoint {
                 chain: None,
             },
             capabilities: "{}".into(),
-            // No headers that repeat the arguments.
+            // The modern era would repeat arguments in headers.
             era: Some(Era::Legacy),
-            max_message: LARGEST,
-            max_depth: DEPTH,
-            timeout: HANDSHAKE,
+            max_message: MAX_RESPONSE_BYTES,
+            max_depth: MAX_DEPTH,
+            timeout: HANDSHAKE_TIMEOUT,
             public_only: false,
             authorize: None,
             sign: None,
@@ -130,7 +130,8 @@ impl Endpoint {
         ))
     }
 
-    /// Asks with the session that there is (`members` are those of `params`, without braces), and once more with a new one where it is not known any more.
+    /// Sends a request over the current session (`members` are the members of `params`, without braces). If the session
+    /// has expired, it opens a new one and tries again once.
     async fn ask(
         &self,
         method: &'static str,
@@ -178,11 +179,13 @@ impl Servers for Endpoint {
         Box::pin(async {
             let mut tools = Vec::new();
             let mut cursor: Option<String> = None;
-            for _ in 0..PAGES {
+            for _ in 0..MAX_PAGES {
                 let members = cursor.map_or_else(String::new, |cursor| {
                     format!("\"cursor\":{}", quote(&cursor))
                 });
-                let page = self.ask(method::TOOLS_LIST, members, HANDSHAKE).await?;
+                let page = self
+                    .ask(method::TOOLS_LIST, members, HANDSHAKE_TIMEOUT)
+                    .await?;
                 let listed: Listed = page.read().map_err(|error| self.failed(error))?;
                 tools.extend(listed.tools.into_iter().map(|item| ServerTool {
                     server: self.name.clone(),
@@ -197,7 +200,7 @@ impl Servers for Endpoint {
                     return Ok(tools.into());
                 }
             }
-            Err(self.failed(format!("its list of tools has more than {PAGES} pages")))
+            Err(self.failed(format!("its list of tools has more than {MAX_PAGES} pages")))
         })
     }
 
@@ -208,7 +211,7 @@ impl Servers for Endpoint {
                 quote(call.tool.as_str()),
                 call.arguments.get()
             );
-            let content = self.ask(method::TOOLS_CALL, members, CALL).await?;
+            let content = self.ask(method::TOOLS_CALL, members, CALL_TIMEOUT).await?;
             let outcome = content.read::<Outcome>();
             let is_error = outcome.is_ok_and(|outcome| outcome.is_error);
             Ok(ToolOutcome { content, is_error })
@@ -219,7 +222,7 @@ impl Servers for Endpoint {
         let session = std::mem::take(&mut *self.session.lock());
         Box::pin(async move {
             if let Some(client) = session.get() {
-                client.close(GOODBYE).await;
+                client.close(CLOSE_TIMEOUT).await;
             }
         })
     }

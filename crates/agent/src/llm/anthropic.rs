@@ -1,9 +1,9 @@
 //! The Anthropic Messages API, streaming (`POST {base}/v1/messages`, version 2023-06-01).
 //!
-//! Each block of an answer is put together as an object: what `content_block_start` says, with the deltas applied to
-//! it. So a block of a kind that is unknown here is as whole as any other and goes back as it came. Invariants: events,
-//! blocks and deltas of unknown kinds never end a stream, and an answer is whole only with `message_stop`. Prefixes
-//! that stay (tools, system prompt, the conversation so far) bear the mark that they may be cached.
+//! Each block of an answer is assembled as an object: the content of `content_block_start` with the deltas applied.
+//! Unknown kinds of blocks are therefore complete as well, and are replayed unchanged. Invariants: unknown kinds of
+//! events, blocks and deltas never end a stream, and an answer is complete only with `message_stop`. Stable prefixes
+//! (tools, system prompt, conversation so far) are marked as cacheable.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -24,11 +24,11 @@ use crate::{
     tool::{Format, ToolFunction},
 };
 
-/// Where the API is.
+/// The default base URL.
 pub const BASE_URL: &str = "https://api.anthropic.com";
 
-/// The most tokens of one answer where nothing is said: the API wants a number.
-const MAX_TOKENS: u32 = 8192;
+/// Default for `max_tokens`, which the API requires.
+const DEFAULT_MAX_TOKENS: u32 = 8192;
 
 /// A model behind the Messages API.
 pub struct Anthropic {
@@ -38,7 +38,7 @@ pub struct Anthropic {
 
 impl Anthropic {
     /// # Errors
-    /// [`ModelError::Settings`], if the base URL is none or a header cannot be sent.
+    /// [`ModelError::Settings`] if the base URL or a header is invalid.
     pub fn new(endpoint: &Endpoint, key: ApiKey, options: Options) -> Result<Self, ModelError> {
         let auth = (key, HeaderName::from_static("x-api-key"), "");
         let client = Client::new(endpoint, "/v1/messages", Some(auth))?
@@ -71,7 +71,7 @@ impl Model for Anthropic {
     }
 }
 
-/// The request as text.
+/// The request body.
 fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> {
     #[derive(Serialize)]
     struct Body<'a> {
@@ -122,7 +122,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
     let messages = request.messages.iter().enumerate();
     let body = Body {
         model: &options.model,
-        max_tokens: options.max_tokens.unwrap_or(MAX_TOKENS),
+        max_tokens: options.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         stream: true,
         system: request.system.as_deref().map(|text| {
             [System {
@@ -144,7 +144,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
         .map_err(|error| ModelError::Protocol(format!("the request cannot be written: {error}")))
 }
 
-/// An answer that is being received.
+/// A partially received answer.
 #[derive(Default)]
 struct Answer {
     open: Vec<(u64, Open)>,
@@ -156,11 +156,11 @@ struct Answer {
     done: bool,
 }
 
-/// A block that is being received.
+/// A partially received block.
 struct Open {
     fields: Fields,
     kind: String,
-    /// Texts that deltas add to, by their field.
+    /// Texts that deltas append to, by field.
     texts: Vec<(&'static str, String)>,
     citations: Vec<Raw>,
     input: String,
@@ -199,7 +199,7 @@ impl Decoder for Answer {
             return Ok(());
         }
         if name.is_empty() {
-            // Some that imitate the API leave the events' names out.
+            // Some imitations of the API omit event names.
             #[derive(Deserialize)]
             struct Kind {
                 r#type: String,
@@ -235,7 +235,10 @@ impl Decoder for Answer {
                     .find(|(index, _)| *index == event.index)
                 {
                     Some((_, open)) => open.apply(event.delta, out),
-                    None => tracing::debug!("a delta of the model has no block {}", event.index),
+                    None => tracing::debug!(
+                        "the model sent a delta for the unknown block {}",
+                        event.index
+                    ),
                 }
             }
             "content_block_stop" => {
@@ -289,7 +292,7 @@ impl Decoder for Answer {
 }
 
 impl Answer {
-    /// Takes the counts in; each event says all of what it counts.
+    /// Updates the counts. An event replaces every count that it contains.
     fn count(&mut self, tokens: &Tokens, out: &mut VecDeque<ModelEvent>) {
         let before = self.usage;
         let set = |count: &mut u64, told: Option<u64>| *count = told.unwrap_or(*count);
@@ -312,7 +315,7 @@ impl Answer {
             .read()
             .map_err(|error| unreadable("a block", &error))?;
         match &block {
-            // The API sends empty texts but does not take them back.
+            // The API sends empty texts but does not accept them.
             Block::Text { text, .. } if text.is_empty() => return Ok(()),
             Block::ToolUse {
                 id, name, input, ..
@@ -331,8 +334,8 @@ impl Answer {
     }
 
     fn reply(&mut self) -> Reply {
-        // What was begun and not ended, because the answer was cut at its most tokens, is as far as it got; save
-        // thinking without its signature, which would not be taken back.
+        // If the answer was cut off at the token limit, unfinished blocks are kept as far as they were received.
+        // Exception: thinking without its signature, which the API would not accept back.
         for (_, open) in std::mem::take(&mut self.open) {
             if open.kind != "thinking" {
                 let _ = self.close(open);
@@ -360,7 +363,7 @@ impl Open {
     fn new(fields: Fields, out: &mut VecDeque<ModelEvent>) -> Self {
         let text = |name: &str| -> Option<String> { fields.get(name)?.read().ok() };
         let kind = text("type").unwrap_or_default();
-        // A block may begin with more than nothing.
+        // A block may start with content.
         if let ("text", Some(text)) = (kind.as_str(), text("text").filter(|text| !text.is_empty()))
         {
             out.push_back(ModelEvent::Text(text));
@@ -414,7 +417,7 @@ impl Open {
         }
     }
 
-    /// Adds to a text of the block, which begins with what the block began with.
+    /// Appends to a text of the block, after the initial content.
     fn append(&mut self, field: &'static str, text: &str) {
         let at = self.texts.iter().position(|(name, _)| *name == field);
         let at = at.unwrap_or_else(|| {
@@ -425,7 +428,8 @@ impl Open {
         self.texts[at].1.push_str(text);
     }
 
-    /// The block's object, and what is wrong with its arguments, which are then wrapped: the API takes objects only.
+    /// The block's object, and the error in its arguments. Invalid arguments are wrapped, because the API accepts only
+    /// objects.
     fn finish(mut self) -> (Fields, Option<BadArguments>) {
         for (field, text) in &self.texts {
             self.fields.set(field, Raw::of(text));
@@ -452,8 +456,8 @@ impl Open {
     }
 }
 
-/// What a model wrote as arguments, as an object in any case. What is none is wrapped, so that the model sees in the
-/// replay what it wrote.
+/// The arguments that a model wrote, as an object. Anything else is wrapped in one, so that the model sees its own text
+/// in the replay.
 pub(super) fn arguments(text: &str) -> (Raw, Option<BadArguments>) {
     let why = match text.trim() {
         "" => return (Raw::empty_object(), None),

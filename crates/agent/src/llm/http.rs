@@ -1,8 +1,8 @@
-//! Requests to a model's endpoint, and the event streams that answer them.
+//! Requests to a model's endpoint, and the event streams in response.
 //!
-//! One [`Client`] keeps connections for one endpoint. [`Client::ask`] makes a request, repeats it while nothing of the
-//! answer was passed on ([`super::Retry`]), and gives the events to a [`Decoder`], which knows the API.
-//! Deliberately absent: redirects (they would carry the key elsewhere) and proxies.
+//! A [`Client`] pools the connections to one endpoint. [`Client::ask`] makes a request, retries it as long as no
+//! content was passed on ([`super::Retry`]), and passes the events to a [`Decoder`] for the API. Deliberately absent:
+//! redirects (they would send the key elsewhere) and proxies.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,34 +31,34 @@ use super::{
 };
 use crate::generate::{Emitter, generate};
 
-/// The longest event, in bytes: far beyond what one block of an answer takes.
-const MAX_EVENT: usize = 16 * 1024 * 1024;
-/// How much of an error's body is read, in bytes.
-const ERROR_BODY: usize = 64 * 1024;
-/// How long that may take.
-const ERROR_TIME: Duration = Duration::from_secs(10);
-/// How long a connection is kept for the next request, and how many.
-const IDLE_CONNECTION: Duration = Duration::from_secs(60);
-const IDLE_CONNECTIONS: usize = 8;
-/// How long the end of a body that was understood is waited for.
-const LAST_CHUNK: Duration = Duration::from_millis(25);
-/// How much of a provider's message is repeated, in characters.
-const MESSAGE: usize = 600;
+/// Maximum bytes of an event: far more than one block of an answer needs.
+const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum bytes read of an error body.
+const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
+/// Timeout for reading an error body.
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits of the idle connections: duration and number.
+const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_IDLE_CONNECTIONS: usize = 8;
+/// Timeout for the end of a body after the last event.
+const LAST_CHUNK_TIMEOUT: Duration = Duration::from_millis(25);
+/// Maximum characters of a provider's message that are shown.
+const MAX_MESSAGE_CHARS: usize = 600;
 
-/// Where a model is, and how patient to be with it.
+/// A model's endpoint, with its timeouts and retries.
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// `https://api.anthropic.com`, for instance; the API's own path is put behind it, before a query.
+    /// For example `https://api.anthropic.com`. The API's path is appended, before any query.
     pub base_url: String,
-    /// Headers to send besides, `anthropic-beta` for instance. Their values are in no log.
+    /// Additional headers, for example `anthropic-beta`. Their values are never logged.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     #[serde(default)]
     pub timeouts: Timeouts,
     #[serde(default)]
     pub retry: Retry,
-    /// The longest answer, in bytes as they are sent.
+    /// Maximum bytes of an answer as sent.
     #[serde(default = "max_answer")]
     pub max_answer_bytes: usize,
 }
@@ -79,17 +79,17 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// How long to wait, each in milliseconds.
+/// Timeouts, each in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
-    /// For a connection.
+    /// For connecting.
     #[serde(with = "millis")]
     pub connect: Duration,
-    /// For the head of the answer, connecting included. A local model may read its prompt for that long.
+    /// For the head of the response, including connecting. A local model may spend this long on reading its prompt.
     #[serde(with = "millis")]
     pub answer: Duration,
-    /// For the next piece of the answer. Providers send pings.
+    /// For the next piece of the response. Providers send pings.
     #[serde(with = "millis")]
     pub idle: Duration,
 }
@@ -116,26 +116,26 @@ impl Endpoint {
     }
 }
 
-/// Reads one API's answer.
+/// Decodes the answers of one API.
 pub(super) trait Decoder: Default + Send + 'static {
-    /// Takes an event of the stream.
+    /// Handles one event.
     fn event(&mut self, event: Event, out: &mut VecDeque<ModelEvent>) -> Result<(), Fault>;
-    /// The stream is at its end.
+    /// Handles the end of the stream.
     fn end(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), Fault>;
-    /// Whether content was passed on, so that the request cannot be repeated.
+    /// Returns true if content was passed on, so that the request cannot be retried.
     fn begun(&self) -> bool;
 }
 
 /// One event of an answer.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// Empty: `message`.
+    /// Empty means `message`.
     pub(super) name: String,
     pub(super) data: String,
 }
 
 impl Event {
-    /// `None`: it is about the stream and not of the answer.
+    /// Returns `None` for an event that only controls the stream.
     fn new(event: sse::Event) -> Result<Option<Self>, Fault> {
         if event.retry.is_some() && event.data.is_empty() {
             return Ok(None);
@@ -147,20 +147,20 @@ impl Event {
     }
 }
 
-/// What ends an attempt.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// It may go better the next time.
+    /// A retry may succeed.
     Passing {
         kind: String,
         message: String,
-        /// The error if it does not.
+        /// The error to return if there are no more attempts.
         broken: Broken,
     },
     Lasting(ModelError),
 }
 
-/// What an error is called once there are no more attempts.
+/// The kind of error after the last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     Overloaded,
@@ -200,7 +200,8 @@ impl Http {
 }
 
 impl Client {
-    /// A client that posts to `path` below the base URL. `auth` is the header of the key and what stands before it.
+    /// Creates a client that posts to `path` below the base URL. `key` is the API key, its header, and the prefix of
+    /// the header's value.
     pub(super) fn new(
         endpoint: &Endpoint,
         path: &str,
@@ -214,7 +215,9 @@ impl Client {
         };
         let url = format!("{}{path}{query}", base.trim_end_matches('/'));
         let uri: Uri = url.parse().map_err(|error| {
-            settings(format!("the model's base URL {shown} is no URL: {error}"))
+            settings(format!(
+                "the model's base URL {shown} is not a URL: {error}"
+            ))
         })?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -223,8 +226,8 @@ impl Client {
         let mut builder = legacy::Client::builder(TokioExecutor::new());
         builder
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_CONNECTION)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS);
+            .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
         let http = match (uri.scheme_str(), uri.host()) {
             (Some("http"), Some(_)) => Http::Plain(builder.build(connector)),
             (Some("https"), Some(_)) => {
@@ -262,11 +265,11 @@ impl Client {
         for (name, value) in &endpoint.headers {
             let name: HeaderName = name
                 .parse()
-                .map_err(|_| settings(format!("{name:?} is no name of a header")))?;
+                .map_err(|_| settings(format!("{name:?} is not a valid header name")))?;
             // The value may be a secret.
             let mut value = HeaderValue::from_str(value).map_err(|_| {
                 settings(format!(
-                    "the value of the header {name} cannot stand in a header"
+                    "the value of the header {name} has characters that are not allowed in a header"
                 ))
             })?;
             value.set_sensitive(true);
@@ -286,7 +289,7 @@ impl Client {
         })))
     }
 
-    /// Sets a header of the API's own.
+    /// Sets a header that the API needs.
     pub(super) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner
@@ -297,7 +300,7 @@ impl Client {
         self
     }
 
-    /// Makes the request and reads its answer.
+    /// Makes the request and decodes the answer.
     pub(super) fn ask<D: Decoder>(
         &self,
         body: Result<Bytes, ModelError>,
@@ -387,11 +390,7 @@ impl Inner {
                 });
             };
             let why = format!("{kind}: {message}");
-            tracing::info!(
-                failed,
-                ?pause,
-                "the request to the model is made again: {why}"
-            );
+            tracing::info!(failed, ?pause, "retrying the request to the model: {why}");
             out.emit(Ok(ModelEvent::Retrying { pause, why })).await;
             tokio::time::sleep(pause).await;
         }
@@ -410,7 +409,7 @@ impl Inner {
             return Err(self.refusal(response).await);
         }
         let mut body = response.into_body();
-        let mut parser = Parser::new(MAX_EVENT);
+        let mut parser = Parser::new(MAX_EVENT_BYTES);
         let mut events = VecDeque::new();
         let mut bytes = 0;
         loop {
@@ -447,7 +446,7 @@ impl Inner {
                             fault = decoder.event(event, &mut events);
                         }
                     }
-                    // What came before what is wrong is the reader's.
+                    // Events before the fault are still passed on.
                     if fault.is_err() {
                         pass_on(&mut events, out).await;
                         fault?;
@@ -466,8 +465,8 @@ impl Inner {
                 .iter()
                 .any(|event| matches!(event, ModelEvent::Done(_)))
             {
-                // With its end read, the connection can be used again.
-                let _ = timeout(LAST_CHUNK, body.frame()).await;
+                // The connection can be reused once its body is read to the end.
+                let _ = timeout(LAST_CHUNK_TIMEOUT, body.frame()).await;
             }
             let done = pass_on(&mut events, out).await;
             if done || ended {
@@ -495,7 +494,7 @@ impl Inner {
         }
     }
 
-    /// Reads an answer that is an error: `{"error": {"type", "code", "message"}}` or `{"error": "…"}`.
+    /// Reads an error response: `{"error": {"type", "code", "message"}}` or `{"error": "…"}`.
     async fn refusal(&self, response: Response<Incoming>) -> Fault {
         #[derive(Deserialize)]
         struct Body {
@@ -521,8 +520,8 @@ impl Inner {
             .headers()
             .get("x-should-retry")
             .and_then(|word| word.to_str().ok()?.parse::<bool>().ok());
-        let body = Limited::new(response.into_body(), ERROR_BODY).collect();
-        let text = match timeout(ERROR_TIME, body).await {
+        let body = Limited::new(response.into_body(), MAX_ERROR_BODY_BYTES).collect();
+        let text = match timeout(ERROR_BODY_TIMEOUT, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             _ => Bytes::new(),
         };
@@ -538,7 +537,7 @@ impl Inner {
         let reason = || status.canonical_reason().unwrap_or("unknown").to_owned();
         let kind = kind.unwrap_or_else(reason);
         let message = match message.is_empty() {
-            true => format!("{} bytes that are no error of its API", text.len()),
+            true => format!("{} bytes that are not an error of its API", text.len()),
             false => message,
         };
         let passing = status == StatusCode::TOO_MANY_REQUESTS
@@ -559,25 +558,25 @@ impl Inner {
         }
     }
 
-    /// A provider's words, short and without the key.
+    /// A provider's message, shortened and without the key.
     fn tame(&self, text: &str) -> String {
         let text = match &self.key {
             Some(key) => key.scrub(text),
             None => text.to_owned(),
         };
-        match text.char_indices().nth(MESSAGE) {
+        match text.char_indices().nth(MAX_MESSAGE_CHARS) {
             Some((at, _)) => format!("{}…", &text[..at]),
             None => text,
         }
     }
 }
 
-/// The answer is not what its API says.
+/// The error for an answer that violates its API.
 fn protocol(why: String) -> Fault {
     Fault::Lasting(ModelError::Protocol(why))
 }
 
-/// Gives the events to the reader; whether the last of all was among them.
+/// Passes events to the reader. Returns true if [`ModelEvent::Done`] was among them.
 async fn pass_on(events: &mut VecDeque<ModelEvent>, out: &Out) -> bool {
     let mut done = false;
     for event in events.drain(..) {

@@ -1,4 +1,4 @@
-//! Keys of model providers.
+//! API keys of model providers.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use zeroize::Zeroizing;
 
 use super::ModelError;
 
-/// A provider's key. It is in no `Debug` output, and its memory is wiped when it is dropped.
+/// A provider's key. It never appears in `Debug` output, and its memory is wiped when it is dropped.
 #[derive(Clone)]
 pub struct ApiKey(Zeroizing<String>);
 
 impl ApiKey {
-    /// Takes a key; white space around it is cut off.
+    /// Accepts a key. Surrounding white space is removed.
     ///
     /// # Errors
-    /// [`ModelError::Settings`], if it is empty or cannot stand in a header.
+    /// [`ModelError::Settings`] if it is empty or has characters that are not allowed in a header.
     pub fn new(key: impl Into<String>) -> Result<Self, ModelError> {
         let key = Zeroizing::new(key.into());
         let trimmed = key.trim();
@@ -24,12 +24,14 @@ impl ApiKey {
             return wrong("is empty: give it in the environment or the secret store");
         }
         if !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return wrong("holds characters that no key has; was something else pasted?");
+            return wrong(
+                "has characters that are not allowed in a key; was something else pasted?",
+            );
         }
         Ok(Self(Zeroizing::new(trimmed.to_owned())))
     }
 
-    /// A header's value with this before the key; marked, so that nothing logs it.
+    /// The header value: `prefix`, then the key. Marked as sensitive, so that it is not logged.
     pub(super) fn header(&self, prefix: &str) -> HeaderValue {
         let text = Zeroizing::new(format!("{prefix}{}", self.0.as_str()));
         let mut value = HeaderValue::from_str(&text).expect("visible ASCII can stand in a header");
@@ -37,7 +39,7 @@ impl ApiKey {
         value
     }
 
-    /// Blots the key out of what a provider said.
+    /// Replaces the key in a provider's message.
     pub(super) fn scrub(&self, text: &str) -> String {
         text.replace(self.0.as_str(), "[the key]")
     }

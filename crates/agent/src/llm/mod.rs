@@ -1,11 +1,11 @@
-//! Language models: one small trait, and its two implementations.
+//! Language models: a small trait with two implementations.
 //!
 //! - [`anthropic`]: the Anthropic Messages API.
-//! - [`openai`]: endpoints that speak OpenAI's chat completions, such as local model servers.
+//! - [`openai`]: endpoints with OpenAI's chat completions API, such as local model servers.
 //!
-//! Invariants: a stream ends with exactly one [`ModelEvent::Done`] or one error, never with both or with neither.
-//! What was not received whole is never part of a [`Reply`]. Requests are repeated only while nothing of the answer
-//! was passed on. A key is in no error, no log and no `Debug` output. Every wait has a deadline.
+//! Invariants: a stream ends with exactly one [`ModelEvent::Done`] or exactly one error. A [`Reply`] contains only
+//! completely received content. Requests are retried only as long as no content was passed on. Errors, logs and `Debug`
+//! output never contain a key. Every wait has a deadline.
 
 pub mod anthropic;
 mod http;
@@ -30,24 +30,23 @@ use crate::{
 
 /// A language model at an endpoint.
 pub trait Model: Send + Sync {
-    /// The model's name, as its API knows it and as prices are looked up by.
+    /// The model's name in its API and in the price list.
     fn name(&self) -> &str;
 
-    /// Asks for the next message of the model. Nothing is sent before the stream is polled; dropping it ends the
-    /// request.
+    /// Requests the model's next message. Nothing is sent until the stream is polled. Dropping it ends the request.
     fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>>;
 }
 
-/// What to ask a model for.
+/// Settings for requests to a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// The model's name, as the endpoint knows it: `claude-sonnet-4-5` for instance.
+    /// The model's name at the endpoint, for example `claude-sonnet-4-5`.
     pub model: String,
-    /// The most tokens of one answer; absent: 8192 at Anthropic's, and what the endpoint thinks fit elsewhere.
+    /// Maximum tokens of one answer. Default: 8192 for Anthropic; otherwise the endpoint decides.
     #[serde(default)]
     pub max_tokens: Option<u32>,
-    /// More fields of the request, as the API has them: `thinking`, `temperature`, ….
+    /// Additional request fields of the API: `thinking`, `temperature`, ….
     #[serde(default)]
     pub extra: serde_json::Map<String, serde_json::Value>,
 }
@@ -62,42 +61,42 @@ impl Options {
     }
 }
 
-/// What the model is told.
+/// The input for the model.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
     pub system: Option<Arc<str>>,
-    /// Begins with a message of the user; the roles alternate.
+    /// Starts with a user message; roles alternate.
     pub messages: Vec<Arc<Message>>,
     pub tools: Arc<[ToolFunction]>,
 }
 
-/// What comes of it, in the order that it comes.
+/// Events of a model request, in order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelEvent {
     /// A piece of the answer's text.
     Text(String),
-    /// A piece of what the model thinks.
+    /// A piece of the model's thinking.
     Thinking(String),
-    /// What this request has used so far, all told; later ones replace earlier ones.
+    /// Total usage of this request so far. Replaces earlier values.
     Usage(Usage),
-    /// The request failed before anything came, and is made again after this pause.
+    /// The request failed before any content arrived. It is retried after this pause.
     Retrying { pause: Duration, why: String },
-    /// The whole answer. The last event.
+    /// The complete answer. The last event.
     Done(Reply),
 }
 
-/// A whole answer of the model.
+/// A complete answer of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// As it is to be replayed.
+    /// The blocks to replay in later requests.
     pub content: Vec<Block>,
-    /// The tools that are asked for, in order; each has its block in `content`.
+    /// The requested tool calls, in order. Each has a block in `content`.
     pub calls: Vec<Call>,
     pub stop: Stop,
     pub usage: Usage,
 }
 
-/// The model asks for a tool.
+/// A tool call requested by the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     pub id: String,
@@ -105,7 +104,7 @@ pub struct Call {
     pub arguments: Result<Raw, BadArguments>,
 }
 
-/// Arguments that are no JSON object.
+/// Arguments that are not a JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the arguments are not a JSON object: {why}")]
 pub struct BadArguments {
@@ -117,13 +116,13 @@ pub struct BadArguments {
 pub enum Stop {
     EndTurn,
     ToolUse,
-    /// The answer was cut at the most tokens that were asked for.
+    /// The answer was cut off at the token limit.
     MaxTokens,
     StopSequence,
-    /// The provider wants to be asked again, with what there is.
+    /// The provider expects another request with the content so far.
     PauseTurn,
     Refusal,
-    /// What the provider called it.
+    /// The provider's own term.
     Other(String),
 }
 
@@ -141,26 +140,25 @@ impl Stop {
     }
 }
 
-/// Tokens. `input` counts neither of the two cached kinds.
+/// Token counts. `input` excludes both kinds of cached tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub input: u64,
     pub output: u64,
     /// Read from the provider's cache.
     pub cache_read: u64,
-    /// Written into it.
+    /// Written to the provider's cache.
     pub cache_write: u64,
 }
 
 impl Usage {
-    /// All that was read, cached or not.
+    /// All input tokens, cached or not.
     pub fn input_total(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)
             .saturating_add(self.cache_write)
     }
 
-    /// Counts this in.
     pub fn add(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
         self.output = self.output.saturating_add(other.output);
@@ -169,46 +167,46 @@ impl Usage {
     }
 }
 
-/// Why there is no whole answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The settings cannot work; asking again is of no use.
+    /// The settings are wrong. Retrying is useless.
     #[error("{0}")]
     Settings(String),
-    /// Nobody answers there, after all attempts.
+    /// The endpoint could not be reached in any attempt.
     #[error("the model at {url} cannot be reached: {why}")]
     Unreachable { url: String, why: String },
-    /// The provider does not take the request: a wrong key, an unknown model, an overlong conversation.
+    /// The provider refused the request: wrong key, unknown model, conversation too long.
     #[error("the model's provider refused the request ({status} {kind}): {message}")]
     Refused {
         status: u16,
-        /// The provider's own word, `authentication_error` for instance.
+        /// The provider's term, for example `authentication_error`.
         kind: String,
         message: String,
     },
-    /// The provider is busy or broken, after all attempts or in the middle of an answer.
+    /// The provider is overloaded or failing, after all attempts or in the middle of an answer.
     #[error("the model's provider is overloaded or failing ({kind}), {when}: {message}")]
     Overloaded {
         kind: String,
-        /// `after 4 attempts`, `in the middle of the answer`.
+        /// `after 4 attempts`, or `in the middle of the answer`.
         when: String,
         message: String,
     },
-    /// The answer ended before it was whole.
+    /// The answer ended before it was complete.
     #[error("the model's answer was cut off: {0}")]
     Cut(String),
-    /// Nothing came for too long.
-    #[error("the model said nothing for {} s: {during}", .after.as_secs_f32())]
+    /// Nothing arrived within a timeout.
+    #[error("the model sent nothing for {} s: {during}", .after.as_secs_f32())]
     Stalled {
         after: Duration,
         during: &'static str,
     },
-    /// What came is not what its API says.
+    /// The answer violates the API.
     #[error("the model's answer cannot be read: {0}")]
     Protocol(String),
 }
 
-/// Refuses fields of the request that are ours to write.
+/// Refuses `extra` fields that Toolwharf sets itself.
 fn check_extra(
     extra: &serde_json::Map<String, serde_json::Value>,
     ours: &[&str],
@@ -216,13 +214,13 @@ fn check_extra(
     match ours.iter().find(|name| extra.contains_key(**name)) {
         None => Ok(()),
         Some(name) => Err(ModelError::Settings(format!(
-            "`extra` of the model's settings holds `{name}`, which is written by Toolwharf: take it out"
+            "`extra` in the model's settings contains `{name}`, which Toolwharf sets itself: remove it"
         ))),
     }
 }
 
-/// A tool's schema as model APIs take it: of an object, and without alternatives at its top. One tool with another
-/// schema would have every request refused; the server checks the arguments in any case.
+/// A tool's schema in the form that model APIs accept: for an object, without alternatives at the top level. Otherwise
+/// one tool with another schema would make every request fail. The server checks the arguments in any case.
 pub(crate) fn object_schema(schema: &Raw) -> Raw {
     const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
     let Ok(mut fields) = schema.read::<Fields>() else {

@@ -1,8 +1,8 @@
-//! OpenAI's chat completions, streaming (`POST {base}/chat/completions`), as local model servers speak them too.
+//! OpenAI's chat completions API, streaming (`POST {base}/chat/completions`), also used by local model servers.
 //!
-//! Invariants: an answer is whole once it has a `finish_reason`; what servers leave out (ids and indexes of calls,
-//! `[DONE]`, counts of tokens) is done without. What the API has no word for is left out of the request: thinking,
-//! blocks of other providers, pictures in results of tools (a sentence says so).
+//! Invariants: an answer is complete once it has a `finish_reason`. Fields that some servers omit (call ids and
+//! indexes, `[DONE]`, token counts) are optional. Content that the API does not support is left out of the request:
+//! thinking, blocks of other providers, images in tool results (replaced by a sentence).
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,20 +23,20 @@ use crate::{
     tool::{Format, ToolFunction},
 };
 
-/// Where the API is.
+/// The default base URL.
 pub const BASE_URL: &str = "https://api.openai.com/v1";
 
-/// A model behind an endpoint of this kind.
+/// A model behind a chat completions endpoint.
 pub struct OpenAi {
     client: Client,
     options: Arc<Options>,
 }
 
 impl OpenAi {
-    /// `endpoint`: with the base URL that ends before `/chat/completions`.
+    /// `endpoint`: its base URL ends before `/chat/completions`.
     ///
     /// # Errors
-    /// [`ModelError::Settings`], if the base URL is none or a header cannot be sent.
+    /// [`ModelError::Settings`] if the base URL or a header is invalid.
     pub fn new(
         endpoint: &Endpoint,
         key: Option<ApiKey>,
@@ -71,7 +71,7 @@ impl Model for OpenAi {
     }
 }
 
-/// The request as text.
+/// The request body.
 fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> {
     let unwritable =
         |error| ModelError::Protocol(format!("the request cannot be written: {error}"));
@@ -82,7 +82,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
     for message in &request.messages {
         translate(message, &mut messages);
     }
-    // Schemas go out as they came in.
+    // Schemas are sent unchanged.
     let declare = |tool: &ToolFunction| tool.declaration(Format::OpenAi);
     let tools: Vec<Fields> = request.tools.iter().map(declare).collect();
     let mut body = Fields::default();
@@ -104,7 +104,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
         .map_err(unwritable)
 }
 
-/// Writes a message as the API has it: results of tools are messages of their own.
+/// Converts a message to the API's format, in which tool results are separate messages.
 fn translate(message: &Message, out: &mut Vec<Value>) {
     match message.role {
         Role::Assistant => out.push(assistant(&message.content)),
@@ -166,7 +166,7 @@ fn user(content: &[Block], out: &mut Vec<Value>) {
     let only_text = parts.iter().all(|part| part["type"] == "text");
     match (only_text, parts.as_slice()) {
         (_, []) => {}
-        // Small servers know texts only.
+        // Small servers support only plain text.
         (true, parts) => {
             let texts: Vec<_> = parts
                 .iter()
@@ -183,7 +183,9 @@ fn tool_text(part: &Part) -> String {
         Part::Text { text } => text.clone(),
         Part::Image(Image {
             source: ImageSource::Base64 { media_type, .. },
-        }) => format!("[a picture, {media_type}, which this model's API cannot take from a tool]"),
+        }) => {
+            format!("[an image, {media_type}, which this model's API does not accept from a tool]")
+        }
     }
 }
 
@@ -192,7 +194,7 @@ fn data_url(image: &Image) -> String {
     format!("data:{media_type};base64,{data}")
 }
 
-/// An answer that is being received.
+/// A partially received answer.
 #[derive(Default)]
 struct Answer {
     text: String,
@@ -233,7 +235,7 @@ struct Choice {
 struct Delta {
     #[serde(default)]
     content: Option<String>,
-    /// How DeepSeek, vLLM and others call thinking; OpenRouter and Ollama: `reasoning`.
+    /// Thinking, as named by DeepSeek, vLLM and others. OpenRouter and Ollama use `reasoning`.
     #[serde(default)]
     reasoning_content: Option<String>,
     #[serde(default)]
@@ -258,7 +260,7 @@ struct CallDelta {
 struct FunctionDelta {
     #[serde(default)]
     name: Option<String>,
-    /// Text; some servers send the object itself.
+    /// Usually text; some servers send the object itself.
     #[serde(default)]
     arguments: Option<Value>,
 }
@@ -279,7 +281,7 @@ struct Details {
     cached_tokens: u64,
 }
 
-/// `null` is as good as nothing.
+/// Treats `null` like a missing field.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -312,7 +314,7 @@ impl Decoder for Answer {
                 out.push_back(ModelEvent::Usage(usage));
             }
         }
-        // Only one choice was asked for.
+        // Only one choice was requested.
         let Some(choice) = chunk.choices.into_iter().next() else {
             return Ok(());
         };
@@ -337,7 +339,7 @@ impl Decoder for Answer {
             self.begun = true;
             self.call(delta);
         }
-        // Some servers say nothing in all pieces but the last.
+        // Some servers send it only in the last chunk.
         self.finish = some(choice.finish_reason).or(self.finish.take());
         Ok(())
     }
@@ -371,7 +373,7 @@ impl Answer {
         };
         let at = match delta.index {
             Some(index) => self.calls.iter().position(|call| call.index == Some(index)),
-            // Without an index it belongs to the last one, unless it begins one.
+            // Without an index, it belongs to the last call, unless it starts a new one.
             None => self
                 .calls
                 .last()
@@ -410,7 +412,7 @@ impl Answer {
             let (input, bad) = anthropic::arguments(&open.arguments);
             let is_taken = calls.iter().any(|call: &Call| call.id == open.id);
             let id = match open.id.is_empty() || is_taken {
-                // Some servers give none, or all the same.
+                // Some servers send no ids, or the same one for all calls.
                 true => format!("call_{:016x}", rand::random::<u64>()),
                 false => open.id,
             };
@@ -427,7 +429,7 @@ impl Answer {
             });
         }
         let stop = match finish {
-            // Some servers say `stop` although they ask for tools, and some have words of their own.
+            // Some servers send `stop` for tool calls, and some have their own terms.
             "stop" | "tool_calls" | "function_call" | "tool_use" | "end_turn" | "eos_token" => {
                 match calls.is_empty() {
                     true => Stop::EndTurn,
@@ -447,7 +449,7 @@ impl Answer {
     }
 }
 
-/// An error in the stream: `{"message", "type", "code"}`, or a text.
+/// Reads an error in the stream: `{"message", "type", "code"}`, or a text.
 fn failure(error: &Value) -> Fault {
     let word = |name: &str| error[name].as_str().filter(|word| !word.is_empty());
     let kind = word("type").or(word("code")).unwrap_or("error").to_owned();
@@ -480,7 +482,7 @@ fn failure(error: &Value) -> Fault {
 mod tests {
     use super::*;
 
-    /// What servers send that only resemble the original, as far as somebody has seen it.
+    /// Deviations from OpenAI's format that were seen in real servers.
     fn check(chunks: &[Value], expect: &Value) {
         let (mut answer, mut out) = (Answer::default(), VecDeque::new());
         for chunk in chunks {

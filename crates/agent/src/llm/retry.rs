@@ -1,22 +1,22 @@
-//! When a request is made again, and how long to wait before (429, 529, other 5xx, no connection).
+//! When a request is retried, and after which pause (429, 529, other 5xx, no connection).
 
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use serde::Deserialize;
 
-/// How requests that failed before anything came are made again.
+/// How to retry requests that failed before any content arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "snake_case", deny_unknown_fields)]
 pub struct Retry {
-    /// Attempts in all; 1: no second one.
+    /// Maximum number of attempts. 1 means no retry.
     pub attempts: u32,
-    /// The first pause; each further one is twice as long, up to `longest`. Milliseconds.
+    /// The first pause, in milliseconds. Each further pause is twice as long, up to `longest`.
     #[serde(with = "millis")]
     pub first: Duration,
     #[serde(with = "millis")]
     pub longest: Duration,
-    /// No pause begins that would end later than this after the first attempt. Milliseconds.
+    /// A pause that would end later than this after the start of the first attempt is not made. Milliseconds.
     #[serde(with = "millis")]
     pub total: Duration,
 }
@@ -33,10 +33,11 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The pause after this many failed attempts (from 1), `elapsed` after the first began; `None`: give up.
+    /// The pause after `failed` attempts (at least 1), `elapsed` after the start of the first one. `None`: give up.
     ///
-    /// `random` is in `0.0..1.0`. What a server asks for is waited in full, for it knows; our own pauses are spread
-    /// over the upper half, so that callers who failed together do not come back together.
+    /// `random` is in `0.0..1.0`. A pause requested by the server is used in full (but at least half of `first`). Other
+    /// pauses are spread over the upper half of their length, so that clients that failed together do not retry
+    /// together.
     pub(super) fn pause(
         &self,
         failed: u32,
@@ -59,7 +60,7 @@ impl Retry {
     }
 }
 
-/// What an answer's headers ask for: `retry-after-ms`, or `retry-after` in seconds or as a date.
+/// The pause that a response's headers request: `retry-after-ms`, or `retry-after` in seconds or as a date.
 pub(super) fn asked(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse().ok()) {
@@ -73,7 +74,7 @@ pub(super) fn asked(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-/// Milliseconds in settings.
+/// Durations in milliseconds in settings.
 pub(super) mod millis {
     use std::time::Duration;
 

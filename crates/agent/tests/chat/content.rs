@@ -1,4 +1,4 @@
-//! What stands in messages: thoughts, long results, pictures.
+//! Message content: thinking, long results, images.
 
 use agent::{ChatEvent, Conversation, ErrorKind};
 use serde_json::json;
@@ -142,7 +142,7 @@ async fn a_person_can_show_pictures_of_the_kinds_that_models_take() {
         .chat_all(&mut conversation, show("bm90IGEgcGljdHVyZQ=="));
     let why = ChatEvent::Error {
         kind: ErrorKind::Conversation,
-        message: "a picture cannot be sent: it is no PNG, JPEG, GIF or WebP".to_owned(),
+        message: "an image cannot be sent: it is not a PNG, JPEG, GIF or WebP file".to_owned(),
     };
     assert_eq!(within("the refusal", chat).await, [why]);
     let events = within(

@@ -1,4 +1,4 @@
-//! Dropping the stream of a chat ends its work, whatever event it had reached.
+//! Dropping a chat's stream ends its work, after any event.
 
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,7 @@ async fn dropping_the_stream_cancels_the_tools_and_keeps_what_was_complete() {
         })
     })
     .await;
-    // It goes on, with results for all three; the model's API would refuse anything else.
+    // The conversation continues with results for all three calls. The model's API would refuse anything else.
     let mut expect = results(&[
         ("t1", "cancelled", true),
         ("t2", r#"{"n":1}"#, false),
@@ -77,7 +77,7 @@ async fn dropping_the_stream_at_any_event_leaves_a_conversation_that_goes_on() {
         drop(stream);
         let stored = serde_json::to_string(&set.conversation).expect("JSON");
         set.conversation = serde_json::from_str(&stored).expect("what was stored");
-        // The scripted model refuses what is not valid.
+        // The scripted model refuses invalid requests.
         let expect = json!({ "last_text": "and then?" });
         set.llm
             .script(&turns(&[expecting(says("Nothing"), expect)]))
@@ -113,7 +113,7 @@ async fn dropping_the_stream_ends_the_request_to_the_model() {
     })
     .await;
     assert_eq!(set.book.end().await.status, RunStatus::Cancelled);
-    // What was half said is not kept, what the user said is.
+    // The incomplete answer is not kept, but the user's message is.
     assert_eq!(
         set.messages(),
         json!([{ "role": "user", "content": [{ "type": "text", "text": "go" }] }])

@@ -1,4 +1,4 @@
-//! Conversations that are kept: what is kept when, and what if it cannot be.
+//! Stored conversations: what is stored when, and what happens if storing fails.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -19,7 +19,7 @@ async fn a_conversation_that_is_full_says_so_and_stays_valid() {
     let (kind, message) = set.trouble(&"y".repeat(100)).await;
     assert_eq!(kind, ErrorKind::Conversation);
     assert!(
-        message.contains("the most is 1000: begin a new one"),
+        message.contains("the limit is 1000: start a new one"),
         "{message}"
     );
     let (kind, _) = set.trouble(&"y".repeat(1000)).await;
@@ -32,7 +32,7 @@ async fn a_conversation_that_is_full_says_so_and_stays_valid() {
     assert_eq!(set.told("short").await, "ok");
 }
 
-/// Gives the test what is to be kept: with the user's message, and at the end.
+/// Passes conversations to the test: with the user's message, and at the end.
 struct Give {
     give: tokio::sync::mpsc::Sender<(&'static str, Conversation)>,
     fails: bool,
@@ -113,7 +113,7 @@ async fn a_chat_that_owns_its_conversation_keeps_the_message_first_and_the_rest_
     assert!(take.try_recv().is_err(), "once only");
 }
 
-/// The model is not asked for what would be lost; and what did not start is not kept.
+/// The model is not called if its answer would be lost. A turn that did not start is not stored.
 #[tokio::test]
 async fn a_message_that_cannot_be_kept_and_a_start_that_fails_leave_nothing() {
     let servers = recipes();

@@ -1,4 +1,4 @@
-//! The loop of a chat: real HTTP to a scripted model, servers whose tools are functions.
+//! The chat loop: real HTTP to a scripted model, and servers whose tools are functions.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What servers ask in the course of a call, and results that Apps draw.
+//! Questions from servers during a call, and results that Apps render.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ impl Keep for Nowhere {
     }
 }
 
-/// A server with a tool that asks this many times before it answers.
+/// A server with a tool that asks this many times before it finishes.
 fn asking(times: usize) -> TestServers {
     let calls = Arc::<AtomicUsize>::default();
     TestServers::default().with("desk", "book", move |_| {
@@ -49,7 +49,7 @@ fn asking(times: usize) -> TestServers {
     })
 }
 
-/// What a turn tells of results, while `answer` answers each question.
+/// Runs a turn while `answer` answers each question. Returns the previews of the results, and each call's answers.
 async fn results(set: Set, answer: impl Fn(&Questions, &str, &Raw)) -> (Vec<String>, Vec<Value>) {
     let questions = Questions::default();
     let agent = Arc::new(set.agent);
@@ -114,7 +114,7 @@ async fn a_server_that_asks_without_end_is_not_called_without_end() {
     .await;
     assert_eq!(
         told,
-        ["The server desk asked 16 times, and was not done yet."]
+        ["The server desk asked 16 times, and was still not done."]
     );
     assert_eq!(answered.len(), 16);
 }
@@ -134,7 +134,8 @@ async fn nobody_is_asked_where_nobody_answers() {
     assert_eq!(calls.len(), 1);
 }
 
-/// An App draws of more than the model is given; and it is kept, to be drawn again.
+/// An App gets the whole result, of which the model sees only a part. The whole result is kept, so that the App can be
+/// rendered again.
 #[tokio::test]
 async fn the_result_of_a_tool_with_an_app_is_told_and_kept_whole() {
     let whole = json!({

@@ -1,4 +1,4 @@
-//! Which tools the model is offered, and where a call of one goes.
+//! The tools offered to the model, and where calls go.
 
 use std::{
     io::Write,
@@ -116,7 +116,8 @@ async fn a06_a07_a08_calls_go_to_their_server_to_native_or_are_unknown() {
     };
     assert!(events.contains(&shown), "{events:#?}");
 
-    // Native calls are recorded here; those of servers by who makes them, under the same run.
+    // Native calls are recorded by the agent. The implementation of `Servers` records its
+    // calls under the same run.
     let recorded = set.book.calls();
     let (call, end) = recorded.first().expect("a record");
     assert_eq!((recorded.len(), call.tool.as_str()), (1, "display_recipe"));

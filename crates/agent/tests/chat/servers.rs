@@ -1,4 +1,4 @@
-//! Servers of a chat: how they are started and stopped, and turns while some are away.
+//! Servers of a chat: starting, stopping, and turns while some are away.
 
 use std::sync::atomic::Ordering;
 
@@ -59,7 +59,7 @@ async fn a11_stop_ends_chats_stops_the_servers_and_is_for_good() {
     assert!(set.agent.start().await.is_err());
 }
 
-/// The user is told each time and why, the model once and without the server's own words.
+/// The user gets the reason every time. The model gets a note once, without the server's own words.
 #[tokio::test]
 async fn p12_a_turn_goes_on_without_servers_that_are_away_and_says_so() {
     let note = "[System note] The tools of the server `web` are not available now. If they are needed, say so.";
@@ -87,7 +87,7 @@ async fn p12_a_turn_goes_on_without_servers_that_are_away_and_says_so() {
             "done"
         );
     }
-    // Stored in between, as conversations are.
+    // Stored in between, as real conversations are.
     let stored = serde_json::to_string(&set.conversation).expect("JSON");
     set.conversation = serde_json::from_str(&stored).expect("what was written");
     set.servers.away(&[]);
@@ -102,7 +102,7 @@ async fn p12_a_turn_goes_on_without_servers_that_are_away_and_says_so() {
     };
     assert_eq!(texts(0), [json!(note), json!("a")]);
     assert_eq!(texts(2), [json!("b")]);
-    let back = "[System note] The tools of the server `web` are not missing any more.";
+    let back = "[System note] The tools of the server `web` are available again.";
     assert_eq!(texts(4), [json!(back), json!("c")]);
     assert_eq!(texts(6), [json!("d")]);
     let whole = serde_json::to_string(&set.conversation).expect("JSON");

@@ -1,4 +1,4 @@
-//! Servers and expectations that several of these tests use.
+//! Servers and expectations shared by several of these tests.
 
 use agent::NativeTool;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub(super) fn results(of: &[(&str, &str, bool)]) -> Value {
     json!({ "tool_results": results })
 }
 
-/// A set whose model asks for three tools: one that ends at once, one that hangs, a native one that hangs.
+/// A set whose model calls three tools: one that ends at once, one that hangs, and a native one that hangs.
 pub(super) async fn hanging() -> Set {
     let servers = TestServers::default()
         .echo("a", "quick")

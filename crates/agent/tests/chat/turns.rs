@@ -1,4 +1,4 @@
-//! The turns of a run: its calls, its bounds, its records, its events.
+//! The turns of a run: calls, limits, records, events.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -128,7 +128,7 @@ async fn a13_a_turn_limit_ends_a_runaway_loop_with_a_clear_message() {
     assert_eq!((end.status, end.turns), (RunStatus::Failed, 4));
     assert_eq!(end.error, Some(message));
 
-    // The conversation can go on.
+    // The conversation can be continued.
     let refused = json!({ "body": { "/messages/8/content/0/content/0/text": "Not called: the limit of 4 turns is reached." } });
     set.llm
         .script(&turns(&[expecting(says("sorry"), refused)]))
@@ -267,7 +267,7 @@ async fn tokens_and_costs_are_counted_over_the_run() {
 
 #[tokio::test]
 async fn what_cannot_be_recorded_is_not_done() {
-    // The book is full before the run, and before a native call.
+    // The ledger is full before the run, and before a native call.
     let mut set = set(
         &turns(&[asks(&[("t1", "display_recipe", json!({ "name": "x" }))])]),
         recipes(),

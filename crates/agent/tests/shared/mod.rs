@@ -1,8 +1,8 @@
-//! What the tests of this crate share: servers whose tools are functions, a ledger in memory, and an agent on them.
+//! Shared by the tests of this crate: servers whose tools are functions, a ledger in memory, and an agent using both.
 
 #![expect(
     dead_code,
-    reason = "each test binary is built with all of this and uses some of it"
+    reason = "each test binary includes this module and uses only a part of it"
 )]
 
 use std::{
@@ -28,17 +28,17 @@ use testkit::llm::Llm;
 
 pub(crate) const KEY: &str = "sk-ant-test-key-0123456789";
 
-/// Awaits something that has to happen soon.
+/// Awaits something that should happen soon.
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     testkit::within(what, Duration::from_secs(20), future).await
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub(crate) async fn until(what: &str, check: impl AsyncFnMut() -> bool) {
     testkit::wait_for(what, Duration::from_secs(20), check).await;
 }
 
-/// A tool of a server, which takes anything.
+/// A server's tool that accepts any arguments.
 pub(crate) fn function(name: &str) -> ToolFunction {
     ToolFunction {
         name: ExposedName::new(name),
@@ -65,13 +65,13 @@ type Tool = Arc<dyn Fn(Raw) -> BoxFuture<'static, Answered> + Send + Sync>;
 pub(crate) struct TestServers {
     tools: Vec<(ServerTool, Tool)>,
     pub(crate) starts: AtomicUsize,
-    /// The first of these starts fail.
+    /// This many of the first starts fail.
     pub(crate) failing_starts: AtomicUsize,
     pub(crate) stops: AtomicUsize,
-    /// Those that are away.
+    /// Servers that are away.
     pub(crate) missing: Mutex<Vec<Missing>>,
     pub(crate) calls: Mutex<Vec<ServerCall>>,
-    /// Calls that were dropped before their end.
+    /// Number of calls that were dropped before their end.
     pub(crate) cancelled: Arc<AtomicUsize>,
 }
 
@@ -94,14 +94,14 @@ impl TestServers {
         self
     }
 
-    /// A tool that gives its arguments back.
+    /// A tool that returns its arguments.
     pub(crate) fn echo(self, server: &str, tool: &str) -> Self {
         self.with(server, tool, |arguments| async move {
             Ok(text(arguments.get()))
         })
     }
 
-    /// These servers are away from now on, and no others.
+    /// Marks exactly these servers as away from now on.
     pub(crate) fn away(&self, servers: &[&str]) {
         let missing = servers.iter().map(|server| Missing {
             server: server_name(server),
@@ -119,7 +119,7 @@ impl TestServers {
     }
 }
 
-/// A tool's result of one text.
+/// A tool's result with one text.
 pub(crate) fn text(text: &str) -> ToolOutcome {
     outcome(&json!({ "content": [{ "type": "text", "text": text }] }))
 }
@@ -194,7 +194,7 @@ impl Servers for TestServers {
 pub(crate) struct Book {
     pub(crate) runs: Mutex<Vec<(NewRun, Option<RunEnd>)>>,
     pub(crate) calls: Mutex<Vec<(NewCall, Option<CallEnd>)>>,
-    /// It takes nothing new.
+    /// Refuses new records.
     pub(crate) is_full: std::sync::atomic::AtomicBool,
 }
 
@@ -213,7 +213,7 @@ impl Book {
             .clone()
     }
 
-    /// How the only run ended, once it has.
+    /// The outcome of the only run, once it has ended.
     pub(crate) async fn end(&self) -> RunEnd {
         until("the end of the run", async || {
             self.runs().last().is_some_and(|(_, end)| end.is_some())
@@ -270,7 +270,7 @@ impl Ledger for Book {
     }
 }
 
-/// A native tool that says `{"shown": name}` to the client.
+/// A native tool with the payload `{"shown": name}`.
 pub(crate) fn display_recipe() -> NativeTool {
     let schema = json!({
         "type": "object",
@@ -288,7 +288,7 @@ pub(crate) fn display_recipe() -> NativeTool {
     )
 }
 
-/// An agent with all that belongs to it.
+/// An agent with everything it needs.
 pub(crate) struct Set {
     pub(crate) agent: Agent,
     pub(crate) servers: Arc<TestServers>,
@@ -344,7 +344,7 @@ pub(crate) async fn set_with(
 }
 
 impl Set {
-    /// Says this, to the end.
+    /// Sends a message and returns all events.
     pub(crate) async fn say(&mut self, message: &str) -> Vec<ChatEvent> {
         within(
             "the end of the chat",
@@ -353,7 +353,7 @@ impl Set {
         .await
     }
 
-    /// Says this, which goes well; the text of the answer.
+    /// Sends a message, expects success, and returns the answer's text.
     pub(crate) async fn told(&mut self, message: &str) -> String {
         let events = self.say(message).await;
         match events.last() {
@@ -362,7 +362,7 @@ impl Set {
         }
     }
 
-    /// Says this, which goes wrong; what is told then.
+    /// Sends a message, expects an error, and returns it.
     pub(crate) async fn trouble(&mut self, message: &str) -> (agent::ErrorKind, String) {
         let mut events = self.say(message).await;
         match events.pop() {
@@ -371,7 +371,7 @@ impl Set {
         }
     }
 
-    /// The conversation as JSON, each message as its role and blocks.
+    /// The conversation as JSON: the role and blocks of each message.
     pub(crate) fn messages(&self) -> Value {
         serde_json::to_value(&self.conversation).expect("a conversation")["messages"].clone()
     }

@@ -1,4 +1,4 @@
-//! The three accounts of what happened, and whether they agree.
+//! The three accounts of all calls, and the check that they agree.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -11,27 +11,27 @@ use sha2::{Digest as _, Sha256};
 use super::{Promise, arguments};
 use crate::run::api::Api;
 
-/// Rows of the audit that are asked for at once.
-const PAGE: usize = 1_000;
+/// Audit records per request.
+const PAGE_ROWS: usize = 1_000;
 
-/// How a call ended for the client.
+/// The outcome of a call, as its client sees it.
 #[derive(Debug)]
 pub(super) enum Ended {
     Good,
-    /// With the reason that the error names.
+    /// An error with this reason.
     Failed(String),
-    /// An answer that is not this call's, or none that can be read.
+    /// The response to another call, or an unreadable one.
     Wrong(String),
-    /// The connection to the product broke.
+    /// The connection to the gateway broke.
     Broken(String),
-    /// Not in time.
+    /// No response in time.
     Overdue,
 }
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Good => f.write_str("ended well"),
+            Self::Good => f.write_str("succeeded"),
             Self::Failed(reason) => write!(f, "failed ({reason})"),
             Self::Wrong(what) => write!(f, "was answered wrongly: {what}"),
             Self::Broken(what) => write!(f, "had its connection broken: {what}"),
@@ -40,27 +40,27 @@ impl fmt::Display for Ended {
     }
 }
 
-/// A client's account: of each of its calls the server and how it ended.
+/// A client's account: for each of its calls, the server and the outcome.
 pub(super) struct Client {
     pub(super) number: usize,
     pub(super) ended: Vec<(usize, Ended)>,
 }
 
-/// One call from all sides.
+/// One call, as seen by all three parties.
 struct Call {
     server: usize,
     ended: Ended,
-    /// How often the server carried it out.
+    /// Number of times that the server carried it out.
     executed: u32,
-    /// What the audit says of it, a word for each row.
+    /// The status of each audit record of it.
     recorded: Vec<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Books {
-    /// By the text that is a call's own.
+    /// By the unique text of the call.
     calls: HashMap<String, Call>,
-    /// Lines of servers and rows of the audit that nobody's call explains.
+    /// Lines of servers and audit records that do not belong to a call.
     unexplained: Vec<String>,
 }
 
@@ -77,14 +77,14 @@ impl Books {
         }
     }
 
-    /// Takes in what a server wrote down.
+    /// Reads the file that a server wrote.
     ///
     /// # Errors
     ///
     /// The file cannot be read.
     pub(super) fn ledger(&mut self, file: &Path) -> anyhow::Result<()> {
         let text = match fs::read_to_string(file) {
-            // It has carried out nothing.
+            // The server has carried out no call.
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text?,
         };
@@ -99,11 +99,11 @@ impl Books {
         Ok(())
     }
 
-    /// Takes in all rows of the audit.
+    /// Reads all audit records.
     ///
     /// # Errors
     ///
-    /// The product does not tell.
+    /// A request to the gateway failed.
     pub(super) async fn audit(&mut self, api: &mut Api) -> anyhow::Result<()> {
         let mut by_digest: HashMap<[u8; 32], &mut Call> = HashMap::with_capacity(self.calls.len());
         for (name, call) in &mut self.calls {
@@ -112,7 +112,7 @@ impl Books {
         }
         let mut after = String::new();
         loop {
-            let path = format!("/calls?tool=append&limit={PAGE}{after}");
+            let path = format!("/calls?tool=append&limit={PAGE_ROWS}{after}");
             let page = api.ask("GET", &path, &Value::Null).await?;
             for row in page["calls"].as_array().into_iter().flatten() {
                 let digest = row["arguments_digest"].as_str().unwrap_or_default();
@@ -145,7 +145,7 @@ impl Books {
         }
         let words = words.iter().map(|(word, count)| format!("{count} {word}"));
         format!(
-            "{} in all: {}; {done_all_the_same} of those that failed were carried out all the same",
+            "{} in total: {}; {done_all_the_same} failed calls were carried out even so",
             self.calls.len(),
             words.collect::<Vec<_>>().join(", ")
         )
@@ -168,24 +168,23 @@ impl Books {
             against: against(wrong),
         };
         vec![
-            promise(
-                "every call ended, in time, with an answer of its own",
-                &|call| !matches!(call.ended, Ended::Good | Ended::Failed(_)),
-            ),
-            promise("none was carried out twice", &|call| call.executed > 1),
-            promise("what ended well was carried out", &|call| {
+            promise("every call ended in time, with its own response", &|call| {
+                !matches!(call.ended, Ended::Good | Ended::Failed(_))
+            }),
+            promise("no call was carried out twice", &|call| call.executed > 1),
+            promise("successful calls were carried out", &|call| {
                 matches!(call.ended, Ended::Good) && call.executed != 1
             }),
-            promise("what was turned away was not", &|call| {
+            promise("rejected calls were not", &|call| {
                 matches!(&call.ended, Ended::Failed(reason) if reason == "server_busy")
                     && call.executed > 0
             }),
             promise(
-                "every call that was carried out is recorded, once",
+                "every call that was carried out is recorded exactly once",
                 &|call| call.recorded.len() > 1 || (call.executed > 0 && call.recorded.is_empty()),
             ),
             promise(
-                "every record is closed, and says what the client heard",
+                "every record is closed and agrees with the client",
                 &|call| {
                     call.recorded.iter().any(|status| match call.ended {
                         Ended::Good => status != "ok",
@@ -194,7 +193,7 @@ impl Books {
                 },
             ),
             Promise {
-                says: "nobody carried out or recorded what was not called",
+                says: "nothing was carried out or recorded without a call",
                 against: self.unexplained.clone(),
             },
         ]
@@ -211,7 +210,7 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 mod tests {
     use super::*;
 
-    /// What each promise is broken by.
+    /// Tests which outcomes break each promise.
     #[test]
     fn a_promise_is_broken_by_what_it_forbids() {
         let call = |ended, executed, recorded: &[&str]| {
@@ -236,10 +235,13 @@ mod tests {
         assert_eq!(call(failed("server_busy"), 0, &[]), "");
         for (broken, says) in [
             (call(Ended::Overdue, 0, &[]), "in time"),
-            (call(Ended::Wrong(String::new()), 0, &[]), "of its own"),
+            (
+                call(Ended::Wrong(String::new()), 0, &[]),
+                "its own response",
+            ),
             (call(failed("timeout"), 2, &["timeout"]), "twice"),
-            (call(Ended::Good, 0, &["ok"]), "ended well"),
-            (call(failed("server_busy"), 1, &["error"]), "turned away"),
+            (call(Ended::Good, 0, &["ok"]), "successful"),
+            (call(failed("server_busy"), 1, &["error"]), "rejected"),
             (call(Ended::Good, 1, &[]), "is recorded"),
             (call(Ended::Good, 1, &["ok", "ok"]), "is recorded"),
             (call(failed("timeout"), 1, &["open"]), "is closed"),

@@ -1,4 +1,4 @@
-//! What is done to servers: something at random, to one at random, every quarter of a second.
+//! Harms servers: a random action on a random server, every quarter of a second on average.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{ENDED, HARM, NAMED, Place};
+use super::{CALL_DEADLINE, MAX_HARM_PAUSE, NAME_VARIABLE, Place};
 use crate::run::proc;
 
-/// Harms that are under way at a time.
-const AT_ONCE: usize = 64;
-/// For how long a server hangs, at most.
-const HANGS: Duration = Duration::from_secs(6);
+/// Harms in progress at the same time.
+const MAX_CONCURRENT_HARMS: usize = 64;
+/// Longest time that a server hangs.
+const MAX_HANG: Duration = Duration::from_secs(6);
 
-/// What can be done, and how often of [`TOTAL`] it is.
+/// The possible actions, with their share of [`TOTAL_SHARES`].
 const HARMS: [(&str, u32); 16] = [
     ("kill", 12),
     ("hang", 12),
@@ -40,17 +40,17 @@ const HARMS: [(&str, u32); 16] = [
     ("restart", 12),
     ("stop and start", 2),
 ];
-const TOTAL: u32 = 100;
+const TOTAL_SHARES: u32 = 100;
 
 /// What was done.
 #[derive(Default)]
 pub(super) struct Harmed {
     pub(super) done: BTreeMap<&'static str, u64>,
-    /// What did not end in time.
+    /// Actions that did not end in time.
     pub(super) overdue: Vec<String>,
 }
 
-/// Harms servers until it is told to stop, and heals those that hang.
+/// Harms servers until it is asked to stop, and resumes those that hang.
 pub(super) async fn go_on(
     place: &Arc<Place>,
     seed: u64,
@@ -60,21 +60,22 @@ pub(super) async fn go_on(
     let mut harmed = Harmed::default();
     let mut under_way = JoinSet::new();
     while *going.borrow() {
-        let what = pick(random.random_range(0..TOTAL));
+        let what = pick(random.random_range(0..TOTAL_SHARES));
         let server = random.random_range(0..place.servers);
-        let time = random.random_range(Duration::from_millis(200)..HANGS);
-        if under_way.len() < AT_ONCE {
+        let time = random.random_range(Duration::from_millis(200)..MAX_HANG);
+        if under_way.len() < MAX_CONCURRENT_HARMS {
             *harmed.done.entry(what).or_default() += 1;
             let place = place.clone();
             under_way.spawn(async move {
-                let ending = timeout(ENDED + HANGS, harm(&place, what, server, time)).await;
+                let ending =
+                    timeout(CALL_DEADLINE + MAX_HANG, harm(&place, what, server, time)).await;
                 ending.err().map(|_| format!("{what} of s{server}"))
             });
         }
         while let Some(ended) = under_way.try_join_next() {
             harmed.overdue.extend(ended.ok().flatten());
         }
-        let pause = random.random_range(Duration::ZERO..HARM);
+        let pause = random.random_range(Duration::ZERO..MAX_HARM_PAUSE);
         let _ = timeout(pause, going.wait_for(|going| !going)).await;
     }
     while let Some(ended) = under_way.join_next().await {
@@ -93,7 +94,7 @@ fn pick(mut at: u32) -> &'static str {
     HARMS[0].0
 }
 
-/// That it fails is as good as that it does not: the server may be down.
+/// Failures are ignored, since the server may be down.
 async fn harm(place: &Place, what: &str, server: usize, time: Duration) {
     let ms = time.as_millis() as u64;
     let done = match what {
@@ -114,8 +115,8 @@ async fn harm(place: &Place, what: &str, server: usize, time: Duration) {
         "half a line" => tool(place, server, "unterminated", json!({})).await,
         "silence" => tool(place, server, "never", json!({})).await,
         "twice" => tool(place, server, "twice", json!({})).await,
-        // At one that takes a call at a time: a server that has several can always answer one with another's result, for
-        // all of them are its own.
+        // Only at a server that takes one call at a time. A server with several calls in flight can always answer one
+        // with the result of another, since all of them are its own calls.
         _ => tool(place, server & !1, "forge", json!({ "answer": true })).await,
     };
     drop(done);
@@ -142,7 +143,7 @@ async fn orders(place: &Place, what: &str, server: usize) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Nothing of the server runs for a while.
+/// Suspends the server's process for a while.
 async fn hang(server: usize, time: Duration) -> anyhow::Result<()> {
     let pid = signal(server, Signal::STOP)?;
     sleep(time).await;
@@ -150,9 +151,9 @@ async fn hang(server: usize, time: Duration) -> anyhow::Result<()> {
 }
 
 fn signal(server: usize, signal: Signal) -> anyhow::Result<Pid> {
-    let wanted = format!("{NAMED}=s{server}\0");
+    let wanted = format!("{NAME_VARIABLE}=s{server}\0");
     let found = proc::with_variable(&wanted)?.into_iter().find(|pid| {
-        // The shim in which it is started has the variable as well, and another name.
+        // The shim that starts the server has the variable, too, but another name.
         let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         comm.starts_with(b"testkit-scripte")
     });
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn every_harm_has_its_share() {
         let mut found: BTreeMap<&str, u32> = BTreeMap::new();
-        for at in 0..TOTAL {
+        for at in 0..TOTAL_SHARES {
             *found.entry(pick(at)).or_default() += 1;
         }
         assert_eq!(found, BTreeMap::from(HARMS));

@@ -1,9 +1,8 @@
-//! The echo server over streamable HTTP, answering in JSON.
+//! The echo server over streamable HTTP, with JSON responses.
 //!
-//! Legacy: `initialize` gives out an `Mcp-Session-Id`, every later request must carry one (which
-//! one is not checked), and `GET` opens a stream that stays silent. Modern: the version header
-//! must be 2026-07-28 and `Mcp-Method` must agree with the body, so that a bridge which forgets
-//! them fails the run.
+//! Legacy: `initialize` returns an `Mcp-Session-Id`, every later request must carry one (any value is accepted), and
+//! `GET` opens a stream that stays silent. Modern: the version header must be 2026-07-28, and `Mcp-Method` must match
+//! the body, so that a bridge that omits them fails the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +27,7 @@ struct Server {
     sessions: AtomicU64,
 }
 
-/// Serves on `listen` until the process ends.
+/// Serves on `listen` until the process exits.
 ///
 /// # Errors
 ///

@@ -1,5 +1,4 @@
-//! The echo server on stdin and stdout: one thread, large reads, and one write for all the
-//! answers that a read gave rise to.
+//! The echo server on stdin and stdout: one thread, large reads, and one write for all responses to a read.
 
 use std::io::{Read as _, Write as _};
 
@@ -7,18 +6,18 @@ use anyhow::Context as _;
 
 use super::{Echo, Options};
 
-/// A line longer than this ends the server: nothing in the bench comes near it.
+/// Longest accepted line. A longer one ends the server; no request of the bench comes close.
 const LINE_LIMIT: usize = 64 << 20;
 const READ_SIZE: usize = 64 << 10;
 
-/// Serves until stdin ends.
+/// Serves until stdin closes.
 ///
 /// # Errors
 ///
-/// Stdin or stdout broke, or a line was longer than 64 MiB.
+/// Stdin or stdout failed, or a line was longer than 64 MiB.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let echo = Echo::new(options);
-    // The raw descriptors, not `Stdin` and `Stdout`: those lock and buffer once more.
+    // The raw descriptors, because `Stdin` and `Stdout` add locks and buffers.
     let mut stdin = std::fs::File::from(rustix::io::dup(std::io::stdin())?);
     let mut stdout = std::fs::File::from(rustix::io::dup(std::io::stdout())?);
     let mut input = vec![0; READ_SIZE];
@@ -36,7 +35,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         if n == 0 {
             return Ok(());
         }
-        // Only the new bytes can hold the end of a line.
+        // Only the new bytes can contain the end of a line.
         let searched = filled;
         filled += n;
         let mut start = 0;

@@ -1,5 +1,4 @@
-//! The floor for answers out of memory: every `POST` is answered with the same result, under the
-//! request's own id.
+//! The floor for responses from memory: every `POST` gets the same result, with the id of the request.
 
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use hyper::body::Incoming;
 use crate::frame::IdOnly;
 use crate::serve;
 
-/// Serves the JSON value in `file` as the result of every request, until the process ends.
+/// Serves the JSON value in `file` as the result of every request, until the process exits.
 ///
 /// # Errors
 ///
@@ -38,7 +37,7 @@ async fn answer(request: Request<Incoming>, tail: Bytes) -> Response<Full<Chain<
         return empty(StatusCode::ACCEPTED);
     };
     let head = [br#"{"jsonrpc":"2.0","id":"#, id.get().as_bytes()].concat();
-    // Chained, so that the big part goes from memory to the socket without a copy between.
+    // Chained, so that the large part is sent from memory without a copy.
     serve::json(Full::new(Bytes::from(head).chain(tail)))
 }
 

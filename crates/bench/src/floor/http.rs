@@ -1,5 +1,5 @@
-//! The floor in front of an HTTP server: head and body are passed on as they are, over a pooled
-//! client, and so is the answer.
+//! The floor in front of an HTTP server: passes on head and body unchanged through a pooled client, and the response
+//! likewise.
 
 use ::bytes::Bytes;
 use ::http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
@@ -15,7 +15,7 @@ use crate::serve;
 
 type Upstream = Client<HttpConnector, Full<Bytes>>;
 
-/// Serves on `listen` in front of `upstream` until the process ends.
+/// Serves on `listen` in front of `upstream` until the process exits.
 ///
 /// # Errors
 ///

@@ -1,12 +1,10 @@
 //! The floor in front of a stdio server: a line multiplexer.
 //!
-//! Every request gets a u64 id of the floor's own; one task writes whatever has gathered in one
-//! go, one task reads large pieces and hands each answer to the request that waits for its id,
-//! with the client's id put back.
+//! Every request gets a unique u64 id. One task writes all queued output at once. Another task reads large blocks, and
+//! passes each response to the request with its id, with the client's id restored.
 //!
-//! Bounds: each connection has one request outstanding, so both the gathered output and the
-//! waiting list are as large as the number of clients. A wait has no deadline: if the child goes,
-//! the process does.
+//! Bounds: each connection has one request outstanding, so queued output and pending requests are limited by the number
+//! of clients. No deadline is set: if the child exits, so does this process.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -31,7 +29,7 @@ const READ_SIZE: usize = 64 << 10;
 #[derive(Default)]
 struct Lines {
     state: Mutex<State>,
-    /// Wakes the writer. One permit is enough: the writer takes all there is.
+    /// Wakes the writer. One permit is enough, since the writer takes everything that is queued.
     gathered: Notify,
 }
 
@@ -47,11 +45,11 @@ struct Waiting {
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// Starts `command` and serves on `listen` in front of it until either ends.
+/// Starts `command` and serves on `listen` in front of it until either exits.
 ///
 /// # Errors
 ///
-/// The command cannot be started, its pipes broke, or the address cannot be bound.
+/// The command cannot be started, its pipes failed, or the address cannot be bound.
 pub(crate) async fn run(command: &[String], listen: &str) -> anyhow::Result<()> {
     let (program, arguments) = command.split_first().context("no command was given")?;
     let mut child = Command::new(program)
@@ -145,7 +143,7 @@ async fn read(lines: Arc<Lines>, mut stdout: ChildStdout) -> anyhow::Result<()> 
     }
 }
 
-/// Hands an answer to the request that waits for it; anything else is dropped.
+/// Passes a response to the request that waits for it. Other messages are dropped.
 fn deliver(lines: &Lines, line: &[u8]) {
     let Ok(IdOnly { id: Some(id) }) = serde_json::from_slice(line) else {
         return;
@@ -156,7 +154,7 @@ fn deliver(lines: &Lines, line: &[u8]) {
     };
     let mut answer = Vec::new();
     with_id(&mut answer, line, id, &waiting.client_id);
-    // A client that has gone is nobody's loss.
+    // Fails if the client has disconnected.
     let _ = waiting.answer.send(answer);
 }
 

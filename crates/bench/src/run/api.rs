@@ -1,4 +1,4 @@
-//! The REST API of the product, as far as a case has something made through it.
+//! A client of the gateway's REST API, as far as the cases need it.
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -13,18 +13,18 @@ use tokio::task::JoinSet;
 
 use super::client;
 
-/// The administrator, on one connection.
+/// A connection with the administrator's token.
 #[derive(Debug)]
 pub(crate) struct Api {
     authority: Authority,
     bearer: String,
     sender: SendRequest<Full<Bytes>>,
-    /// Owns the connection's task, which ends with this.
+    /// Owns the connection's task, which ends with this value.
     _connection: JoinSet<()>,
 }
 
 impl Api {
-    /// Connects to the product whose MCP endpoint is `url`.
+    /// Connects to the gateway whose MCP endpoint is `url`.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Api {
         })
     }
 
-    /// The beginning of a request with a body of JSON, by the administrator.
+    /// A request builder with the administrator's token and a JSON body.
     pub(crate) fn request(&self, method: Method, path: &str) -> Builder {
         Request::builder()
             .method(method)
@@ -51,7 +51,7 @@ impl Api {
             .header(CONTENT_TYPE, "application/json")
     }
 
-    /// Sends a request, and returns all of the answer.
+    /// Sends a request and returns the complete response.
     ///
     /// # Errors
     ///
@@ -67,11 +67,12 @@ impl Api {
         Ok((status, body))
     }
 
-    /// Asks for something below `/api/v1`, without a body if it is null; what is answered, if it is JSON.
+    /// Sends a request below `/api/v1`, without a body if `body` is null. Returns the response if it is JSON, otherwise
+    /// null.
     ///
     /// # Errors
     ///
-    /// The answer is no success.
+    /// The response does not have a success status.
     pub(crate) async fn ask(
         &mut self,
         method: &str,

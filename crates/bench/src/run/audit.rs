@@ -1,12 +1,11 @@
-//! What it costs that calls are recorded: the product against itself, with `[audit] enabled = false` in the floor's
-//! place.
+//! The cost of recording calls: compares the gateway with itself, with `[audit] enabled = false` as the floor.
 //!
-//! Recording has a floor of its own, the disk. A record is durable twice for each call, the intent before the server
-//! hears of it and the outcome before the caller does, so a single client waits for the disk twice. One wait is measured
-//! in the same minutes, as what appending 4 KiB to a file in the data directory and `fdatasync` take.
+//! The lower limit for recording is the disk. Each call is made durable twice, the intent before the server receives it
+//! and the outcome before the caller does, so a single client waits for the disk twice. One wait is measured during the
+//! same minutes, as the time to append 4 KiB to a file in a temporary directory and call `fdatasync`.
 //!
-//! Postgres is measured where `TOOLWHARF_TEST_POSTGRES` names one, and without a bound: how often that server waits for
-//! its disk is its own affair, and the one of `cargo xtask postgres` never does.
+//! Postgres is measured if `TOOLWHARF_TEST_POSTGRES` names one. There is no bound, since it depends on how often that
+//! server waits for its disk; the one of `cargo xtask postgres` never does.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -27,14 +26,14 @@ use super::{Driver, Product};
 use crate::echo::Era;
 
 const CLIENTS: usize = 64;
-/// Recorded calls per second that are enough, however many there are without records.
-const ENOUGH: f64 = 5_000.0;
-/// Otherwise, the share of the calls per second without records.
-const SHARE: f64 = 0.7;
-/// Latency that a record may add for a single client beyond one wait for the disk, in microseconds.
-const ADDED: f64 = 200.0;
-/// How often the disk is waited for between two rounds.
-const SYNCS: usize = 50;
+/// Recorded calls per second that are sufficient, however many there are without records.
+const ENOUGH_CALLS_PER_SECOND: f64 = 5_000.0;
+/// Otherwise, the required share of the calls per second without records.
+const MIN_SHARE: f64 = 0.7;
+/// Latency that a record may add for a single client in addition to one wait for the disk, in microseconds.
+const MAX_ADDED_US: f64 = 200.0;
+/// Disk waits measured between two rounds.
+const SYNCS_PER_ROUND: usize = 50;
 
 const HTTP: Case = case("audit", Era::Legacy, Era::Legacy, Transport::Http);
 const RATE: Figure = figure(
@@ -67,20 +66,20 @@ const ONE: Figure = figure(
     Round::cpu_per_call,
 );
 
-/// Measures calls that are recorded in a SQLite file.
+/// Measures calls recorded in a SQLite file.
 ///
 /// # Errors
 ///
-/// A process did not start, or an answer was wrong.
+/// A process did not start, or a response was wrong.
 pub(crate) async fn sqlite(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let recorded = start(driver, "").await?;
     let (many, one, sync) = compare(driver, recorded).await?;
     let mut rows = rows("audit-sqlite", &many, &one);
     let without = median(many.floor.iter().map(Round::calls_per_second).collect());
-    rows[0].bound = Bound::Share(SHARE.min(ENOUGH / without));
+    rows[0].bound = Bound::Share(MIN_SHARE.min(ENOUGH_CALLS_PER_SECOND / without));
     for row in &mut rows {
         if row.figure == "p50, 1 client" {
-            row.bound = Bound::Added(sync + ADDED);
+            row.bound = Bound::Added(sync + MAX_ADDED_US);
             row.note = format!(
                 "{:.1} waits for the disk",
                 (row.product - row.floor.unwrap_or(0.0)) / sync
@@ -99,7 +98,7 @@ pub(crate) async fn sqlite(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures calls that are recorded in the Postgres for tests, if there is one.
+/// Measures calls recorded in the Postgres for tests, if there is one.
 ///
 /// # Errors
 ///
@@ -131,7 +130,7 @@ async fn start(driver: &Driver, settings: &str) -> anyhow::Result<Chain> {
     }
 }
 
-/// Measures with many clients and with one, and how long the disk is waited for meanwhile, in microseconds.
+/// Measures with many clients and with one, and the disk waits in between, in microseconds.
 async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, Pair, f64)> {
     let silent = start(driver, NO_AUDIT).await?;
     let measured = async {
@@ -150,7 +149,7 @@ async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, 
         let calls = size.single_calls.div_ceil(4);
         let mut syncs = waits_for_disk(dir.path())?;
         let mut one = Pair::default();
-        // In turn with the disk, which is quick one moment and slow the next.
+        // Alternates with the disk, whose speed varies from moment to moment.
         for _ in 0..size.rounds.div_ceil(2) {
             let pair = interleave(driver, &sides.0, &sides.1, load, (2, calls));
             one.extend(pair.await.context("1 client")?);
@@ -165,14 +164,14 @@ async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, 
     measured
 }
 
-/// What it takes to append 4 KiB to a file and have them on the disk, several times, in microseconds.
+/// The time to append 4 KiB to a file and sync it, measured several times, in microseconds.
 pub(crate) fn waits_for_disk(dir: &Path) -> anyhow::Result<Vec<f64>> {
     let mut file = File::options()
         .create(true)
         .append(true)
         .open(dir.join("appended"))?;
-    let mut waits = Vec::with_capacity(SYNCS);
-    for _ in 0..SYNCS {
+    let mut waits = Vec::with_capacity(SYNCS_PER_ROUND);
+    for _ in 0..SYNCS_PER_ROUND {
         let started = Instant::now();
         file.write_all(&[7; 4096])?;
         file.sync_data()?;

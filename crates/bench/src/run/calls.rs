@@ -1,8 +1,7 @@
-//! The cases that measure calls: the product against the floor, round by round in turn.
+//! The cases that measure calls: the gateway against the floor, in alternating rounds.
 //!
-//! The product does not record calls here: what that costs is the case of its own in [`super::audit`], and a floor
-//! that records nothing cannot be compared with it. Only calls of tools are recorded, so that lists are measured with
-//! the product as it is out of the box.
+//! The gateway does not record calls here, since the floor does not either. The cost of recording is measured in
+//! [`super::audit`]. Only tool calls are recorded, so lists are measured with the default settings.
 
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
 
-/// The server behind the proxy.
+/// Transport of the server behind the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Stdio,
@@ -32,12 +31,12 @@ pub(crate) struct Case {
     concurrency: Concurrency,
 }
 
-/// How many calls at a time the server's entry allows.
+/// The number of concurrent calls that the server's entry allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Concurrency {
-    /// 64, by name.
+    /// 64, set explicitly.
     Named,
-    /// What an entry gets that says nothing.
+    /// The default of an entry.
     Default,
 }
 
@@ -88,14 +87,14 @@ pub(crate) const CASES: [Case; 7] = [
     .with_default_concurrency(),
 ];
 
-/// The ratio that the product may cost of what the floor costs.
-const RATIO: f64 = 1.5;
-/// Latency that the product may add to the floor's with a single client, in microseconds.
-const ADDED: f64 = 150.0;
+/// Maximum cost of the gateway, relative to the floor.
+const MAX_RATIO: f64 = 1.5;
+/// Latency that the gateway may add for a single client, in microseconds.
+const MAX_ADDED_US: f64 = 150.0;
 pub(crate) const CLIENTS: usize = 32;
 const SERVERS: usize = 10;
 pub(crate) const TOOLS_EACH: usize = 20;
-/// The setting without which calls of tools are recorded.
+/// Turns off the recording of tool calls.
 pub(crate) const NO_AUDIT: &str = "[audit]\nenabled = false\n";
 
 pub(crate) const fn case(
@@ -120,7 +119,7 @@ impl Case {
     }
 }
 
-/// A proxy and, where it is a process that the proxy did not start, the server behind it.
+/// A proxy, and the server behind it unless the proxy started it.
 #[derive(Debug)]
 pub(crate) struct Chain {
     pub(crate) proxy: Part,
@@ -140,10 +139,10 @@ impl Chain {
 ///
 /// # Errors
 ///
-/// A process did not start, or an answer was wrong.
+/// A process did not start, or a response was wrong.
 pub(crate) async fn run(driver: &mut Driver, case: Case) -> anyhow::Result<Vec<Row>> {
-    // The floor cannot bridge eras: the server behind it speaks the client's, which is the same
-    // work for the floor.
+    // The floor cannot translate between eras, so the server behind it has the client's era. For the floor, this is the
+    // same work.
     let floor = floor(case.transport, case.client)
         .await
         .context("the floor")?;
@@ -187,7 +186,7 @@ async fn compare_calls(
     Ok(rows)
 }
 
-/// Measures `tools/list` of 200 tools against sending those bytes.
+/// Measures `tools/list` with 200 tools, compared with sending the same bytes from memory.
 ///
 /// # Errors
 ///
@@ -249,14 +248,14 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What is loaded in one half of the rounds.
+/// The processes and the work of one side.
 pub(crate) struct Side<'a> {
     url: &'a str,
     pid: u32,
     work: Work,
-    /// Others that clients are divided over.
+    /// Further processes that clients are distributed over.
     others: Vec<(&'a str, u32)>,
-    /// Processes whose CPU time counts, though nobody calls them.
+    /// Processes without calls whose CPU time also counts.
     idle: Vec<u32>,
 }
 
@@ -272,11 +271,11 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Calls of the echo tool, by the name under which it is listed.
+    /// Calls of the echo tool, by its listed name.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// No echo tool is listed.
     pub(crate) async fn echo(chain: &'a Chain, era: Era) -> anyhow::Result<Self> {
         let url = &chain.proxy.url;
         let tools = Client::connect(url, era).await?.tools().await?;
@@ -285,13 +284,13 @@ impl<'a> Side<'a> {
         Ok(Self::new(&chain.proxy, url, Work::Echo { tool }))
     }
 
-    /// Clients are divided over this one as well.
+    /// Distributes clients over this process, too.
     pub(crate) fn beside(mut self, chain: &'a Chain) -> Self {
         self.others.push((&chain.proxy.url, chain.proxy.pid));
         self
     }
 
-    /// What that one does meanwhile, without any calls, is counted as well.
+    /// Also counts the CPU time of this process, which gets no calls.
     pub(crate) fn counting(mut self, chain: &Chain) -> Self {
         self.idle.push(chain.proxy.pid);
         self
@@ -308,8 +307,8 @@ impl<'a> Side<'a> {
     }
 }
 
-/// All rounds of both sides. A figure is the median of its rounds, so that what disturbs the
-/// machine during one of them moves nothing.
+/// All rounds of both sides. A figure is the median of its rounds, so that a disturbance during one round has no
+/// effect.
 #[derive(Default)]
 pub(crate) struct Pair {
     pub(crate) floor: Vec<Round>,
@@ -338,7 +337,7 @@ impl Pair {
         }
     }
 
-    /// How far the ratio of CPU time varied from round to round.
+    /// The range of the CPU time ratio over all rounds.
     pub(crate) fn note(&self) -> String {
         let ratios = self.floor.iter().zip(&self.product);
         let ratios = ratios.map(|(floor, product)| product.cpu_per_call() / floor.cpu_per_call());
@@ -382,7 +381,7 @@ pub(crate) const MANY: [Figure; 4] = [
     figure(
         "CPU per call, 32 clients",
         "µs",
-        Bound::Ratio(RATIO),
+        Bound::Ratio(MAX_RATIO),
         Round::cpu_per_call,
     ),
     figure(
@@ -399,7 +398,7 @@ pub(crate) const MANY: [Figure; 4] = [
     }),
 ];
 pub(crate) const ONE: [Figure; 2] = [
-    figure("p50, 1 client", "µs", Bound::Added(ADDED), |round| {
+    figure("p50, 1 client", "µs", Bound::Added(MAX_ADDED_US), |round| {
         round.latency(0.5)
     }),
     figure(
@@ -413,7 +412,7 @@ const LIST: [Figure; 2] = [
     figure(
         "CPU per tools/list, 32 clients",
         "µs",
-        Bound::Ratio(RATIO),
+        Bound::Ratio(MAX_RATIO),
         Round::cpu_per_call,
     ),
     figure("p50, 32 clients", "µs", Bound::None, |round| {
@@ -421,7 +420,7 @@ const LIST: [Figure; 2] = [
     }),
 ];
 
-/// Floor, product, product, floor …: what disturbs the machine for a while disturbs both.
+/// Alternates the sides (floor, product, product, floor, …), so that a temporary disturbance affects both.
 pub(crate) async fn interleave(
     driver: &mut Driver,
     floor: &Side<'_>,
@@ -441,7 +440,7 @@ pub(crate) async fn interleave(
         streamed: 0,
     };
     for n in 0..rounds {
-        // Every second time the other way round: neither always comes after the other.
+        // The order alternates, so that neither side always comes second.
         let (of_floor, of_product);
         if n % 2 == 0 {
             of_floor = floor.round(calls).await.context("the floor")?;
@@ -481,7 +480,7 @@ pub(crate) async fn floor(transport: Transport, era: Era) -> anyhow::Result<Chai
     }
 }
 
-/// Starts the product with these settings in front of an echo server.
+/// Starts the gateway with these settings in front of an echo server.
 pub(crate) async fn through_product(
     program: &Path,
     case: Case,
@@ -510,8 +509,8 @@ pub(crate) async fn through_product(
     Ok(Chain { proxy, server })
 }
 
-/// Starts the product as one of several on the database that the settings name, in front of a stdio echo server; one after the first shares its
-/// keys.
+/// Starts the gateway as one of several replicas on the database in the settings, in front of a stdio echo server. All
+/// but the first share the keys of the first.
 pub(crate) async fn through_replica(
     program: &Path,
     settings: &str,
@@ -539,8 +538,8 @@ pub(crate) fn stdio_entry(arguments: &[&str]) -> anyhow::Result<Value> {
     }))
 }
 
-/// The configuration of ten stdio servers with 200 tools together, the first of which waits for
-/// `delay` milliseconds before it reads.
+/// The configuration of ten stdio servers with 200 tools in total. The first one waits `delay` milliseconds before it
+/// reads.
 pub(crate) fn ten_servers(delay: u64) -> anyhow::Result<Value> {
     let mut servers = serde_json::Map::new();
     for n in 0..SERVERS {

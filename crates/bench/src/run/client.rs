@@ -1,10 +1,9 @@
-//! One MCP client of the load generator: one keep-alive connection, one request outstanding.
+//! An MCP client of the load generator: one keep-alive connection, one outstanding request.
 //!
-//! Both answer forms are taken, `application/json` and `text/event-stream`; the second is
-//! counted, because it costs more and the floor never uses it.
+//! Both response types are accepted, `application/json` and `text/event-stream`. The latter are counted, because they
+//! cost more and the floor never uses them.
 //!
-//! Absent: a deadline for each request. The caller sets one around the whole of what it does,
-//! which costs a timer for a round instead of for a call.
+//! Deliberately absent: a deadline per request. The caller sets one for a whole round, which saves a timer per call.
 
 use std::borrow::Cow;
 
@@ -24,13 +23,13 @@ use tokio::task::JoinSet;
 use crate::echo::http::{METHOD, NAME, SESSION, VERSION};
 use crate::echo::{Era, LEGACY_VERSION, MODERN_VERSION};
 
-/// What a 2026-07-28 client says of itself in every request, as a member of `params`.
+/// The client information of a 2026-07-28 client, as a member of the `params` of every request.
 pub(crate) const MODERN_META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"0.1.0"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
 
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) era: Era,
-    /// Answers that came as an event stream.
+    /// Responses that were event streams.
     pub(crate) streamed: u64,
     sender: SendRequest<Full<Bytes>>,
     uri: Uri,
@@ -65,7 +64,7 @@ struct Reply<'a> {
     result: Option<&'a RawValue>,
 }
 
-/// Whether the product at `url` (its MCP endpoint) says that it is ready.
+/// Returns whether the gateway at `url` (its MCP endpoint) reports readiness.
 pub(crate) async fn ready(url: &str) -> bool {
     async fn ask(url: &str) -> anyhow::Result<StatusCode> {
         let uri: Uri = url.parse()?;
@@ -94,7 +93,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects without a handshake, to what knows none.
+    /// Connects without a handshake.
     ///
     /// # Errors
     ///
@@ -145,11 +144,11 @@ impl Client {
         Ok(())
     }
 
-    /// Sets the headers which a modern client repeats from the body; a legacy client has none.
+    /// Sets the headers that a modern client copies from the body. A legacy client has none.
     ///
     /// # Errors
     ///
-    /// The name is no header value.
+    /// The name is not a valid header value.
     pub(crate) fn about(&mut self, method: &str, name: Option<&str>) -> anyhow::Result<()> {
         if self.era == Era::Modern {
             self.set(METHOD.clone(), method)?;
@@ -161,11 +160,11 @@ impl Client {
         Ok(())
     }
 
-    /// Sets the bearer that every request names.
+    /// Sets the bearer token of every request.
     ///
     /// # Errors
     ///
-    /// It is no header value.
+    /// The token is not a valid header value.
     pub(crate) fn authorize(&mut self, bearer: &str) -> anyhow::Result<()> {
         self.set(AUTHORIZATION, &format!("Bearer {bearer}"))
     }
@@ -175,7 +174,7 @@ impl Client {
         Ok(())
     }
 
-    /// Posts `body` and returns the JSON-RPC message that answers it.
+    /// Posts `body` and returns the JSON-RPC response.
     ///
     /// # Errors
     ///
@@ -185,11 +184,11 @@ impl Client {
         self.message(response).await
     }
 
-    /// The names of all tools, page after page.
+    /// The names of all tools, from all pages.
     ///
     /// # Errors
     ///
-    /// A page was not answered with a list.
+    /// A page is not a list.
     pub(crate) async fn tools(&mut self) -> anyhow::Result<Vec<String>> {
         let mut names = Vec::new();
         let mut cursor = None;
@@ -205,7 +204,7 @@ impl Client {
         }
     }
 
-    /// One page of the list of tools: the whole JSON-RPC answer.
+    /// One page of the tool list, as the complete JSON-RPC response.
     ///
     /// # Errors
     ///
@@ -226,11 +225,11 @@ impl Client {
         self.call(body.into()).await
     }
 
-    /// Opens the stream for messages from the server, and gives up the connection to it.
+    /// Opens the stream for messages from the server. Returns the body and the connection.
     ///
     /// # Errors
     ///
-    /// It was not answered with an event stream.
+    /// The response is not an event stream.
     pub(crate) async fn into_stream(mut self) -> anyhow::Result<(Incoming, JoinSet<()>)> {
         self.headers.remove(CONTENT_TYPE);
         self.headers
@@ -277,11 +276,11 @@ impl Client {
     }
 }
 
-/// The `result` of a JSON-RPC answer.
+/// The `result` of a JSON-RPC response.
 ///
 /// # Errors
 ///
-/// It is none, or an error.
+/// The text is not a response with a result.
 pub(crate) fn result_of(answer: &[u8]) -> anyhow::Result<&RawValue> {
     serde_json::from_slice::<Reply>(answer)
         .ok()
@@ -299,7 +298,7 @@ pub(super) async fn connect(uri: &Uri) -> anyhow::Result<(SendRequest<Full<Bytes
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut task = JoinSet::new();
     task.spawn(async move {
-        // What breaks a connection is seen by the request on it.
+        // A request on a broken connection reports the error.
         let _ = connection.await;
     });
     Ok((sender, task))
@@ -312,8 +311,7 @@ fn is_stream(response: &Response<Incoming>) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// The last message of an event stream that answers something: no priming event, no
-/// notification, no request.
+/// The last response in an event stream. Ignores priming events, notifications and requests.
 pub(crate) fn answer_in_stream(stream: &[u8]) -> Option<Bytes> {
     let stream = std::str::from_utf8(stream).ok()?;
     let mut answer = None;

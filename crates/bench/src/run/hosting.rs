@@ -1,11 +1,11 @@
-//! What it costs that a server is hosted: its calls through the bridge, its way back after `kill -9`, a neighbour that takes
-//! what it can get, and two hundred of them at rest and at the start.
+//! The cost of hosting: calls through the bridge, recovery after `kill -9`, calls next to a server that takes all
+//! resources it can get, and two hundred servers at the start and idle.
 //!
-//! All of it is the product's `process` runtime, bubblewrap with control groups, as root has it. The server is the echo
-//! server. What is hosted has half a core, as hosted servers have if nothing is said.
+//! Everything uses the `process` runtime (bubblewrap with control groups), as root. The server is the echo server, with
+//! half a core, which is the default for hosted servers.
 //!
-//! For the start every server computes for a while before it reads anything, as an interpreter does that loads its
-//! program: a server that did nothing would measure what a sandbox costs beside a `fork`, which nobody waits for.
+//! For the start measurement, every server computes for a while before it reads, as an interpreter does that loads a
+//! program. Otherwise, the sandbox would be compared with a bare `fork`, which is not realistic.
 
 use std::convert::Infallible;
 use std::fs;
@@ -29,26 +29,26 @@ use super::start::servers_alone;
 use super::{Driver, Product};
 use crate::echo::Era;
 
-/// The ratio that the bridge may cost of what the floor costs.
-const RATIO: f64 = 1.5;
-/// Time that a killed server may take to its next good answer beyond its own start, in milliseconds.
-const BACK: f64 = 1_000.0;
-/// How often a server is started at once after it fell; one more would wait for 5 s.
+/// Maximum cost of the bridge, relative to the floor.
+const MAX_RATIO: f64 = 1.5;
+/// Time that a killed server may take until its next good response, in addition to its own start, in milliseconds.
+const MAX_RECOVERY_MS: f64 = 1_000.0;
+/// Kills per server. After this many it is restarted immediately; one more would wait 5 s.
 const KILLS_EACH: usize = 3;
-/// Share of a core that the product may use while its servers rest, in percent.
-const REST: f64 = 1.0;
-/// Bound on its memory meanwhile, in MiB.
-const REST_MB: f64 = 60.0;
-/// The ratio that a start may take of what the servers alone take.
-const BOOT: f64 = 1.2;
-/// What a server computes before it reads, in milliseconds.
-const WORK: u64 = 200;
+/// Share of a core that the gateway may use while its servers are idle, in percent.
+const MAX_IDLE_CPU_PERCENT: f64 = 1.0;
+/// Limit of its memory during that time, in MiB.
+const MAX_IDLE_MB: f64 = 60.0;
+/// Maximum ratio of a start to the start of the servers alone.
+const MAX_BOOT_RATIO: f64 = 1.2;
+/// CPU time that a server uses before it reads, in milliseconds.
+const START_WORK_MS: u64 = 200;
 const DEADLINE: Duration = Duration::from_secs(120);
-/// A server that has this variable is the one of that name.
-const NAMED: &str = "BENCH_SERVER";
+/// The environment variable with the name of a server.
+const NAME_VARIABLE: &str = "BENCH_SERVER";
 const BESIDE: &str = "p99 at one client; floor: while the other rests";
-/// Within this time it is contained.
-const CONTAINED: Duration = Duration::from_secs(1);
+/// Time within which the server must be contained.
+const CONTAIN_TIME: Duration = Duration::from_secs(1);
 const HOGS: [Hog; 6] = [
     Hog::again("neighbour computes", "burn", r#"{"ms":5000}"#),
     Hog {
@@ -78,14 +78,14 @@ const HOGS: [Hog; 6] = [
 ];
 const SETTINGS: &str = "[hosting]\nproviders = [\"process\"]\n";
 
-/// What a neighbour does, as a tool of `testkit-scripted`.
+/// The action of a neighbour, as a tool of `testkit-scripted`.
 struct Hog {
     figure: &'static str,
     tool: &'static str,
     arguments: &'static str,
     volumes: &'static [&'static str],
-    /// It is asked to only once, what counts is from [`CONTAINED`] later, and this is the figure of the time before.
-    /// Otherwise all counts, and it is asked again and again.
+    /// If set, the tool is called only once, the measurement starts [`CONTAIN_TIME`] later, and this is the name of the
+    /// figure for the time before. Otherwise everything counts, and the tool is called repeatedly.
     once: Option<&'static str>,
 }
 
@@ -101,15 +101,15 @@ impl Hog {
     }
 }
 
-const BRIDGE: calls::Figure = figure("p50, 1 client", "µs", Bound::Ratio(RATIO), |round| {
+const BRIDGE: calls::Figure = figure("p50, 1 client", "µs", Bound::Ratio(MAX_RATIO), |round| {
     round.latency(0.5)
 });
 
-/// Measures calls to a hosted server: over the REST API, and as every MCP client makes them.
+/// Measures calls to a hosted server: over the MAX_IDLE_CPU_PERCENT API, and over MCP.
 ///
 /// # Errors
 ///
-/// A process did not start, or an answer was wrong.
+/// A process did not start, or a response was wrong.
 pub(crate) async fn calls(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let floor = calls::floor(Transport::Stdio, Era::Legacy).await?;
     let hosts = match &driver.product {
@@ -162,7 +162,7 @@ async fn compare(
     Ok(rows)
 }
 
-/// Measures from `kill -9` of a server to its next good answer.
+/// Measures the time from `kill -9` of a server to its next good response.
 ///
 /// # Errors
 ///
@@ -189,7 +189,7 @@ pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         unit: "ms",
         floor: Some(percentile(&mut alone, 0.99)),
         product: percentile(&mut back, 0.99),
-        bound: Bound::Added(BACK),
+        bound: Bound::Added(MAX_RECOVERY_MS),
         note: format!(
             "{kills} kills; median {:.0} ms, longest {most:.0} ms; floor: a start alone",
             percentile(&mut back, 0.5)
@@ -197,11 +197,11 @@ pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     }])
 }
 
-/// Measures calls to one server while another one takes whatever it can get.
+/// Measures calls to one server while another takes all resources it can get.
 ///
 /// # Errors
 ///
-/// A process did not start, or an answer was wrong.
+/// A process did not start, or a response was wrong.
 pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let Product::Toolwharf(program) = driver.product.clone() else {
         return Ok(vec![neighbour("none", 1.0, 1.0)]);
@@ -235,7 +235,7 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
                 quiet.push(load.round(calls).await?.latency(0.99));
                 let attacked = async {
                     let began = Instant::now();
-                    while hog.once.is_some() && began.elapsed() < CONTAINED {
+                    while hog.once.is_some() && began.elapsed() < CONTAIN_TIME {
                         early.push(load.round(calls / 4).await?.latency(0.99));
                     }
                     load.round(calls).await
@@ -274,19 +274,19 @@ fn neighbour(figure: &'static str, quiet: f64, loud: f64) -> Row {
         unit: "µs",
         floor: Some(quiet),
         product: loud,
-        bound: Bound::Ratio(RATIO),
+        bound: Bound::Ratio(MAX_RATIO),
         note: BESIDE.to_owned(),
     }
 }
 
-/// Measures two hundred hosted servers at the start and at rest.
+/// Measures two hundred hosted servers at the start and idle.
 ///
 /// # Errors
 ///
 /// A process did not start.
 pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let size = driver.effort.size();
-    let work = WORK.to_string();
+    let work = START_WORK_MS.to_string();
     let alone = async || servers_alone(vec![words(&["--start-work", &work]); size.hosted]).await;
     let Product::Toolwharf(program) = driver.product.clone() else {
         let took = alone().await?;
@@ -296,7 +296,7 @@ pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let hosts = Hosts::start(&home, &program).await?;
     let registered = async {
         for n in 0..size.hosted {
-            hosts.register(&format!("s{n}"), WORK).await?;
+            hosts.register(&format!("s{n}"), START_WORK_MS).await?;
         }
         hosts.running(size.hosted).await
     };
@@ -328,16 +328,18 @@ pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 fn boot(alone: f64, whole: f64, hosted: usize) -> Row {
     Row {
         case: "hosted-many",
-        figure: "start to the last of them up",
+        figure: "start until all are up",
         unit: "ms",
         floor: Some(alone),
         product: whole,
-        bound: Bound::Ratio(BOOT),
-        note: format!("{hosted} servers, each computes {WORK} ms first; floor: they alone"),
+        bound: Bound::Ratio(MAX_BOOT_RATIO),
+        note: format!(
+            "{hosted} servers, each computes {START_WORK_MS} ms first; floor: the servers alone"
+        ),
     }
 }
 
-/// What the product uses while nobody calls.
+/// Measures the resources used without calls.
 async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result<Vec<Row>> {
     let memory = settled(hosts.part.pid).await? as f64 / 1024.0;
     let used = || anyhow::Ok(proc::cpu_time(hosts.part.pid)? + proc::helpers_cpu(hosts.part.pid));
@@ -359,14 +361,14 @@ async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result
             "CPU at rest",
             "% of a core",
             share,
-            REST,
+            MAX_IDLE_CPU_PERCENT,
             format!("over {} s, helper processes included", rest.as_secs()),
         ),
         row(
             "memory at rest",
             "MB",
             memory,
-            REST_MB,
+            MAX_IDLE_MB,
             format!(
                 "{hosted} servers; its helper processes: {helpers:.1} MB more, shared pages counted again"
             ),
@@ -374,7 +376,7 @@ async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result
     ])
 }
 
-/// The product as it hosts.
+/// The gateway with hosted servers.
 struct Hosts {
     part: Part,
     token: String,
@@ -402,7 +404,7 @@ impl Hosts {
             "name": name,
             "command": own_path()?,
             "args": ["echo-stdio", "--start-work", work.to_string()],
-            "environment": { NAMED: name },
+            "environment": { NAME_VARIABLE: name },
             "max_concurrency": 64,
         });
         let mut api = self.api().await?;
@@ -410,7 +412,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Waits until so many servers run.
+    /// Waits until this number of servers run.
     async fn running(&self, count: usize) -> anyhow::Result<()> {
         let mut api = self.api().await?;
         let deadline = Instant::now() + DEADLINE;
@@ -428,12 +430,12 @@ impl Hosts {
                 DEADLINE.as_secs(),
                 servers.iter().find(|one| one["status"] != "running")
             );
-            // The list says how much each of them uses: asked for all the time, it would be what is measured.
+            // The list measures the usage of each server, so requesting it too often would distort the result.
             sleep(Duration::from_millis(250)).await;
         }
     }
 
-    /// Has the neighbour do it, and starts it anew where that ended it.
+    /// Makes the neighbour misbehave, and restarts it if that ended it.
     async fn hog(&self, hog: &Hog) -> anyhow::Result<Infallible> {
         let mut api = self.api().await?;
         let arguments: Value = serde_json::from_str(hog.arguments)?;
@@ -442,7 +444,7 @@ impl Hosts {
             "params": { "name": hog.tool, "arguments": arguments },
         });
         if hog.once.is_some() {
-            // Who is ended for it does not answer.
+            // A server that is killed does not respond.
             let _ = api.ask("POST", "/mcp/servers/hog/call", &call).await;
             return std::future::pending().await;
         }
@@ -458,8 +460,8 @@ impl Hosts {
         }
     }
 
-    /// Kills servers one after the other, none too often, and returns how long each took to its next good answer, in
-    /// milliseconds.
+    /// Kills servers one after the other, each no more than [`KILLS_EACH`] times. Returns the time from each kill to
+    /// the next good response, in milliseconds.
     async fn kill_all(&self, kills: usize) -> anyhow::Result<Vec<f64>> {
         let servers = kills.div_ceil(KILLS_EACH);
         for n in 0..servers {
@@ -499,7 +501,7 @@ impl Hosts {
     }
 }
 
-/// Stops the product; what went wrong is told with the end of its log.
+/// Stops the gateway. Adds the end of its log to an error.
 async fn finish<T>(hosts: Option<Hosts>, done: anyhow::Result<T>) -> anyhow::Result<T> {
     let Some(hosts) = hosts else {
         return done;
@@ -509,11 +511,11 @@ async fn finish<T>(hosts: Option<Hosts>, done: anyhow::Result<T>) -> anyhow::Res
     done
 }
 
-/// The process of a hosted server, by the variable that it alone has.
+/// The process of a hosted server, found by its environment variable.
 fn pid_of(name: &str) -> anyhow::Result<Pid> {
-    let wanted = format!("{NAMED}={name}\0");
+    let wanted = format!("{NAME_VARIABLE}={name}\0");
     let found = proc::with_variable(&wanted)?.into_iter().find(|pid| {
-        // The shim in which it is started has the variable as well, and another name.
+        // The shim that starts the server has the variable, too, but another name.
         fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == b"bench\n")
     });
     let pid = found.with_context(|| format!("server {name} has no process"))?;

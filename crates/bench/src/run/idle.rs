@@ -1,8 +1,7 @@
-//! What the product holds while nothing happens: with ten servers, and with thousands of clients
-//! that only keep a stream open.
+//! Memory of the idle gateway: with ten servers, and with thousands of clients that only keep a stream open.
 //!
-//! The streaming clients live in a process of their own (`bench idle-clients`): on a machine with
-//! a hard limit of 20,000 descriptors one process cannot hold both ends of 10,000 connections.
+//! The streaming clients run in a separate process (`bench idle-clients`). If the hard limit of open files is 20,000,
+//! one process cannot hold both ends of 10,000 connections.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -24,14 +23,14 @@ use super::report::{Bound, Row};
 use super::{Driver, Product};
 use crate::echo::Era;
 
-/// Bound on the product's own memory with ten stdio servers, in MiB.
-const SERVERS_MB: f64 = 20.0;
-/// Bound on what one idle streaming client costs, in KiB.
-const STREAM_KB: f64 = 12.0;
+/// Limit of the gateway's own memory with ten stdio servers, in MiB.
+const MAX_SERVERS_MB: f64 = 20.0;
+/// Limit of the memory per idle streaming client, in KiB.
+const MAX_STREAM_KB: f64 = 12.0;
 const STREAMS_DEADLINE: Duration = Duration::from_secs(120);
 const SETTLE_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Measures the product's memory with ten idle stdio servers.
+/// Measures the gateway's memory with ten idle stdio servers.
 ///
 /// # Errors
 ///
@@ -62,19 +61,19 @@ pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         unit: "MB",
         floor: Some(floor_kb as f64 / 1024.0),
         product: product_kb as f64 / 1024.0,
-        bound: Bound::Absolute(SERVERS_MB),
+        bound: Bound::Absolute(MAX_SERVERS_MB),
         note,
     }])
 }
 
-/// Measures what an idle streaming client costs the product.
+/// Measures the gateway's memory per idle streaming client.
 ///
 /// # Errors
 ///
 /// A process did not start, or not all streams could be opened and kept.
 pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let count = driver.effort.size().streams;
-    // The floor is the echo server itself: hyper alone, with a stream that says nothing.
+    // The floor is the echo server itself: only hyper, with a silent stream.
     let floor = part::own(&words(&["echo-http"])).await?;
     let floor_kb = stream_cost(&floor, count).await.context("the floor")?;
     floor.stop().await;
@@ -98,12 +97,12 @@ pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         unit: "KB",
         floor: Some(floor_kb),
         product: product_kb,
-        bound: Bound::Absolute(STREAM_KB),
+        bound: Bound::Absolute(MAX_STREAM_KB),
         note: format!("{count} streams"),
     }])
 }
 
-/// Memory that each of `count` idle streams adds to the process, in KiB.
+/// The memory that each of `count` idle streams adds to the process, in KiB.
 async fn stream_cost(part: &Part, count: usize) -> anyhow::Result<f64> {
     let before = settled(part.pid).await?;
     let mut child = Command::new(own_path()?)
@@ -142,7 +141,7 @@ async fn stream_cost(part: &Part, count: usize) -> anyhow::Result<f64> {
     Ok(after.saturating_sub(before) as f64 / count as f64)
 }
 
-/// Private memory in KiB once it has not moved by more than 1 % for two seconds.
+/// The private memory in KiB, once it has changed by at most 1 % for two seconds.
 pub(crate) async fn settled(pid: u32) -> anyhow::Result<u64> {
     let deadline = Instant::now() + SETTLE_DEADLINE;
     let mut last = proc::private(pid)?;
@@ -160,8 +159,8 @@ pub(crate) async fn settled(pid: u32) -> anyhow::Result<u64> {
     Ok(last)
 }
 
-/// The process that holds the clients: opens `count` streams, prints how many it has, and for
-/// every line on stdin prints how many are still open.
+/// The process with the clients. Opens `count` streams and prints their number. For every line on stdin, prints how
+/// many are still open.
 ///
 /// # Errors
 ///
@@ -175,7 +174,7 @@ pub(crate) async fn clients(url: &str, count: usize) -> anyhow::Result<()> {
         let (mut body, connection) = opened?;
         open.spawn(async move {
             let _connection = connection;
-            // Whatever the server says is taken; only the end of the stream counts.
+            // Messages of the server are ignored. Only the end of the stream matters.
             while let Some(Ok(_)) = body.frame().await {}
         });
     }

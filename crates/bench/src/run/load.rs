@@ -1,10 +1,8 @@
-//! Rounds of calls: a fixed number of `tools/call echo` by a fixed number of clients, every
-//! answer checked.
+//! Rounds of calls: a fixed number of `tools/call echo` by a fixed number of clients, with every response checked.
 //!
-//! The clients are made to be mixed up: all of them count their ids from 0, every second one
-//! writes them as strings, and each payload names its client and its number. An answer that
-//! reached the wrong client, came late for an earlier call, or lost or changed a byte of its
-//! payload fails the run.
+//! The clients are designed to reveal mix-ups: all count their ids from 0, every second one sends ids as strings, and
+//! each payload contains the numbers of the client and the call. A response that reaches the wrong client, belongs to
+//! an earlier call, or has any byte of the payload lost or changed fails the run.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -20,16 +18,16 @@ use super::client::{Client, MODERN_META};
 use super::proc;
 use crate::echo::Era;
 
-/// Bound of one round: a proxy that is a hundred times slower than the floor still ends in it.
+/// Deadline of one round. Enough for a proxy a hundred times slower than the floor.
 const ROUND_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Payload bytes beyond those that name the call. With characters that JSON escapes, characters
-/// that it need not, and characters of one to four bytes.
+/// The payload apart from the text that identifies the call. Contains characters that JSON has to escape, characters
+/// that it may escape, and characters of one to four bytes.
 const FILLER: &str = "The quick brown fox jumps over the lazy dog: \"quoted\" \\ back\\slash / slash, \
     tab\there, é ß € 漢字 😀, {\"id\":7,\"jsonrpc\":\"2.0\",\"result\":null} and [1,2,3] \
     0123456789 abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ the end";
 
-/// The clients of one endpoint, which keep their connections from round to round.
+/// The clients of one endpoint. They keep their connections between rounds.
 #[derive(Debug)]
 pub(crate) struct Load {
     /// The proxy processes whose CPU time is counted.
@@ -37,7 +35,7 @@ pub(crate) struct Load {
     callers: Vec<Caller>,
 }
 
-/// What one round took.
+/// The measurements of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     pub(crate) calls: u64,
@@ -56,15 +54,15 @@ struct Caller {
     work: Work,
 }
 
-/// What a caller asks for, over and over.
+/// The request that a caller repeats.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    /// `tools/call` of the echo tool, by the name under which it is exposed.
+    /// `tools/call` of the echo tool, by its exposed name.
     Echo { tool: String },
-    /// The same of a hosted server named `echo`, over the REST API and as this bearer.
+    /// The same for a hosted server named `echo`, over the REST API with this bearer token.
     Bridge { bearer: String },
-    /// `tools/list`, whose result must be these bytes; without a handshake where the bytes come
-    /// from memory and not from a server.
+    /// `tools/list`, whose result must consist of these bytes. No handshake if the bytes come from memory instead of a
+    /// server.
     List { result: Bytes, handshake: bool },
 }
 
@@ -139,7 +137,7 @@ impl Load {
         Ok(Self { pids, callers })
     }
 
-    /// These clients and those, as one.
+    /// Combines these clients with those of `other`.
     pub(crate) fn beside(mut self, other: Self) -> Self {
         self.pids.extend(other.pids);
         self.callers.extend(other.callers);
@@ -155,11 +153,11 @@ impl Load {
         self.pids.iter().map(|pid| proc::cpu_time(*pid)).sum()
     }
 
-    /// Makes `calls` calls, shared evenly among the clients.
+    /// Makes `calls` calls, distributed evenly among the clients.
     ///
     /// # Errors
     ///
-    /// A call failed, its answer was not its own, or the round took longer than 300 s.
+    /// A call failed, its response was wrong, or the round took longer than 300 s.
     pub(crate) async fn round(&mut self, calls: u64) -> anyhow::Result<Round> {
         let each = (calls / self.callers.len() as u64).max(1);
         let mut round = Round::default();
@@ -191,7 +189,7 @@ impl Load {
         Ok(round)
     }
 
-    /// Answers so far that came as an event stream.
+    /// Responses so far that were event streams.
     pub(crate) fn streamed(&self) -> u64 {
         self.callers
             .iter()
@@ -201,7 +199,7 @@ impl Load {
 }
 
 impl Round {
-    /// CPU time of the proxy for one call, in microseconds.
+    /// CPU time of the proxy per call, in microseconds.
     pub(crate) fn cpu_per_call(&self) -> f64 {
         self.cpu as f64 / 1e3 / self.calls.max(1) as f64
     }
@@ -210,7 +208,7 @@ impl Round {
         self.calls as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 
-    /// The latency in microseconds below which `share` (0 … 1) of the calls stayed.
+    /// The latency quantile `share` (0 … 1), in microseconds.
     pub(crate) fn latency(&self, share: f64) -> f64 {
         let last = self.latencies.len().saturating_sub(1);
         let at = (last as f64 * share).round() as usize;
@@ -219,8 +217,8 @@ impl Round {
 }
 
 impl Caller {
-    /// Makes one call and checks its answer. Returns the latency in nanoseconds, neither making
-    /// the request nor checking the answer included.
+    /// Makes one call and checks its response. Returns the latency in nanoseconds, without building the request or
+    /// checking the response.
     async fn call(&mut self) -> anyhow::Result<u64> {
         let n = self.next;
         self.next += 1;
@@ -271,7 +269,7 @@ fn check_echo(answer: &[u8], id: &str, payload: &str) -> anyhow::Result<()> {
     check_payload(&answer.result, payload)
 }
 
-/// An answer of the REST API has no id: its payload says whose it is.
+/// A REST API response has no id. Its payload identifies the call.
 fn check_bridged(answer: &[u8], payload: &str) -> anyhow::Result<()> {
     let answer: Bridged = serde_json::from_slice(answer).context("not a tool's result")?;
     check_payload(&answer.result, payload)
@@ -285,8 +283,7 @@ fn check_payload(result: &CallResult<'_>, payload: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finds the result as bytes instead of parsing 100 KB for each answer; only what is around it
-/// is parsed.
+/// Finds the result by comparing bytes, to avoid parsing 100 KB per response. Only the text around it is parsed.
 fn check_list(answer: &[u8], id: &str, result: &[u8]) -> anyhow::Result<()> {
     let at = memchr::memmem::find(answer, result).context("the list is not as it was at first")?;
     let around = [&answer[..at], b"null", &answer[at + result.len()..]].concat();
@@ -339,7 +336,7 @@ mod tests {
         assert!((230..300).contains(&FILLER.len()), "{}", FILLER.len());
     }
 
-    /// A proxy that answers its third call with the second's answer.
+    /// A proxy that answers its third call with the response to the second.
     #[tokio::test]
     async fn a_round_fails_at_an_answer_that_belongs_to_another_call() {
         use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The processes of a measurement, each on a port of its own, all ended with the driver.
+//! The processes of a measurement. Each listens on a free port, and all end with the driver.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,19 +24,19 @@ pub(crate) struct Part {
     pub(crate) url: String,
     pub(crate) pid: u32,
     child: Child,
-    /// Only the product has one.
+    /// Only set for the gateway.
     home: Option<Home>,
 }
 
-/// Configuration, data and log of the product; removed with the last clone.
+/// Directory with the gateway's configuration, data and log. Removed with the last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Home(Arc<TempDir>);
 
-/// The path of this binary, which is every other part as well.
+/// The path of this binary, which also contains the other parts.
 ///
 /// # Errors
 ///
-/// The system does not tell.
+/// The system does not provide it.
 pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("the path of this program is unknown")
 }
@@ -45,10 +45,10 @@ pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// It does not start, or prints nothing within 30 s.
+/// It does not start, or does not print anything within 30 s.
 pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
     let mut command = Command::new(own_path()?);
-    // The command of a stdio server is separated by `--`: options come before it.
+    // The command of a stdio server follows `--`, so options must precede it.
     command.arg(&arguments[0]).arg("--until-stdin-closes");
     let mut child = command
         .args(&arguments[1..])
@@ -71,12 +71,11 @@ pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
     })
 }
 
-/// Starts the product with `servers` as its `mcpServers` and no settings, as it is out of the box, and waits
-/// until it listens.
+/// Starts the gateway with `servers` as its `mcpServers` and default settings, and waits until it listens.
 ///
 /// # Errors
 ///
-/// Its files cannot be written or it does not start.
+/// Its files cannot be written, or it does not start.
 pub(crate) async fn product_spawn(program: &Path, servers: &Value) -> anyhow::Result<Part> {
     Home::new(servers, "")?.spawn(program).await
 }
@@ -95,7 +94,7 @@ impl Home {
         Ok(Self(Arc::new(dir)))
     }
 
-    /// Starts the product, which may have run here before, and waits until it listens.
+    /// Starts the gateway, which may have run here before, and waits until it listens.
     ///
     /// # Errors
     ///
@@ -140,11 +139,11 @@ impl Home {
         self.0.path()
     }
 
-    /// Takes the keys of another one, which has been ready.
+    /// Copies the keys of `first`, whose gateway has been ready.
     ///
     /// # Errors
     ///
-    /// They cannot be copied.
+    /// The files cannot be copied.
     pub(crate) fn share(&self, first: &Self) -> anyhow::Result<()> {
         let data = |home: &Self| home.path().join("toolwharf");
         std::fs::create_dir_all(data(self))?;
@@ -155,11 +154,11 @@ impl Home {
         Ok(())
     }
 
-    /// The administrator's token, which is there once the product has been ready.
+    /// The administrator's token. It exists once the gateway has been ready.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// The file cannot be read.
     pub(crate) fn token(&self) -> anyhow::Result<String> {
         let file = self.path().join("toolwharf/admin-token");
         let token = std::fs::read_to_string(&file);
@@ -173,11 +172,11 @@ impl Part {
         self.home.as_ref()
     }
 
-    /// Waits until `GET /readyz` is answered with 200.
+    /// Waits until `GET /readyz` returns 200.
     ///
     /// # Errors
     ///
-    /// The process ended (with the end of its log), or was not ready within 30 s.
+    /// The process exited (with the end of its log), or was not ready within 30 s.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_DEADLINE;
         while !timeout(START_DEADLINE, client::ready(&self.url)).await? {
@@ -187,7 +186,7 @@ impl Part {
         Ok(())
     }
 
-    /// The URL that the product tells when it listens, on a port that the system chose.
+    /// The URL that the gateway prints when it listens, on a free port.
     async fn told(&mut self) -> anyhow::Result<String> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
@@ -203,7 +202,7 @@ impl Part {
         }
     }
 
-    /// Fails if the product has ended, or still `fails` to do what it is waited for after `deadline`.
+    /// Fails if the gateway has exited, or if `deadline` has passed. `fails` completes the message.
     fn runs(&mut self, deadline: Instant, fails: &str) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             anyhow::bail!("the product ended with {status}:\n{}", self.log());
@@ -216,28 +215,28 @@ impl Part {
         Ok(())
     }
 
-    /// The last lines of the product's log.
+    /// The last lines of the gateway's log.
     pub(crate) fn log(&self) -> String {
         let log = self.written();
         let lines: Vec<_> = log.lines().rev().take(20).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// The whole log of the product.
+    /// The gateway's complete log.
     fn written(&self) -> String {
         let read = |home: &Home| std::fs::read(home.path().join("log")).unwrap_or_default();
         let log = self.home.as_ref().map(read).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Asks the process to end, and kills it if it has not after 5 s.
+    /// Stops the process, and kills it if it has not exited after 5 s.
     pub(crate) async fn stop(mut self) {
         drop(self.child.stdin.take());
         if self.home.is_some()
             && let Some(pid) = self.child.id()
             && let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed())
         {
-            // It may just have ended by itself.
+            // It may just have exited by itself.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         if timeout(STOP_DEADLINE, self.child.wait()).await.is_err() {

@@ -1,5 +1,4 @@
-//! What the kernel says of a process: CPU time and memory of that process alone, children
-//! excluded.
+//! CPU time and memory of a single process, without its children, as reported by the kernel.
 
 use std::fs;
 use std::time::Duration;
@@ -8,26 +7,25 @@ use anyhow::Context as _;
 
 /// CPU time that the process has used so far, in nanoseconds.
 ///
-/// The sum over its threads as the scheduler counts them, which is exact; `utime + stime` in
-/// ticks of 10 ms where the kernel keeps no such count. Threads that have ended are missing from
-/// the exact sum, so the larger of the two is taken.
+/// The sum over its threads as counted by the scheduler, which is exact, or `utime + stime` in ticks of 10 ms if the
+/// kernel does not keep that count. The exact sum lacks threads that have ended, so the larger value is used.
 ///
 /// # Errors
 ///
-/// There is no such process.
+/// The process does not exist.
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
     let mut exact = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| gone(pid))? {
-        // A thread may end between the listing and the reading.
+        // A thread may end between listing and reading.
         if let Ok(stat) = fs::read_to_string(task?.path().join("schedstat")) {
             exact += field(&stat, 0);
         }
     }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| gone(pid))?;
-    // The second field is the command in parentheses, which may hold anything.
+    // The second field is the command in parentheses, which may contain any character.
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
     let ticks = field(after, 11) + field(after, 12);
-    // One tick of slack: otherwise the coarse count would win by rounding.
+    // Two ticks of slack. Otherwise the coarse count would win by rounding.
     let coarse = ticks * 10_000_000;
     Ok(if coarse > exact + 20_000_000 {
         coarse
@@ -36,11 +34,12 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
     })
 }
 
-/// CPU time that a process and those that it started have used so far, in nanoseconds: of those that have ended, as far as it waited for them.
+/// CPU time that a process and its children have used so far, in nanoseconds. Includes children that have exited, if
+/// the process waited for them.
 ///
 /// # Errors
 ///
-/// There is no such process.
+/// The process does not exist.
 pub(crate) fn family_cpu(pid: u32) -> anyhow::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| gone(pid))?;
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
@@ -51,7 +50,7 @@ pub(crate) fn family_cpu(pid: u32) -> anyhow::Result<u64> {
     Ok(cpu_time(pid)? + ended + living)
 }
 
-/// Computes until this process has used so much CPU time.
+/// Computes until this process has used this much CPU time.
 ///
 /// # Errors
 ///
@@ -67,13 +66,12 @@ pub(crate) fn compute(work: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Memory in KiB that is the process's alone: private and anonymous, what was swapped out included (proc(5),
-/// `smaps_rollup`). The program's own text is not in it: the kernel keeps that as it likes and gives it up when it needs
-/// room.
+/// Private anonymous memory of the process in KiB, including swapped-out memory (proc(5), `smaps_rollup`). Does not
+/// include the program text, which the kernel caches and can drop.
 ///
 /// # Errors
 ///
-/// There is no such process.
+/// The process does not exist.
 pub(crate) fn private(pid: u32) -> anyhow::Result<u64> {
     let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).with_context(|| gone(pid))?;
     let number = |name: &str| {
@@ -83,14 +81,13 @@ pub(crate) fn private(pid: u32) -> anyhow::Result<u64> {
     Ok(number("Pss_Anon:")? + number("SwapPss:")?)
 }
 
-/// [`private`] memory in KiB of the other processes below `pid` that run the same program: helpers
-/// which the product starts of itself.
+/// [`private`] memory in KiB of the descendants of `pid` that run the same program: the gateway's helper processes.
 pub(crate) fn helpers_private(pid: u32) -> u64 {
     let private = |pid| private(pid).unwrap_or(0);
     helpers(pid).into_iter().map(private).sum()
 }
 
-/// CPU time in nanoseconds of the same processes, so far.
+/// CPU time of these helper processes so far, in nanoseconds.
 pub(crate) fn helpers_cpu(pid: u32) -> u64 {
     let used = |pid| cpu_time(pid).unwrap_or(0);
     helpers(pid).into_iter().map(used).sum()
@@ -113,17 +110,17 @@ fn helpers(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Files that the process has open.
+/// Number of open files of the process.
 ///
 /// # Errors
 ///
-/// There is no such process.
+/// The process does not exist.
 pub(crate) fn descriptors(pid: u32) -> anyhow::Result<usize> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| gone(pid))?;
     Ok(open.count())
 }
 
-/// Processes that were started with this in their environment, which is `NAME=VALUE` and a NUL after each.
+/// Processes started with this environment entry, given as `NAME=VALUE` followed by a NUL.
 ///
 /// # Errors
 ///
@@ -178,7 +175,7 @@ mod tests {
         let pid = std::process::id();
         let before = cpu_time(pid).unwrap();
         let mut sum = 0_u64;
-        // Work until the count moves, so that no assumption is made about its grain.
+        // Works until the count changes, so that its resolution does not matter.
         for n in 0..2_000_000_000_u64 {
             sum = std::hint::black_box(sum.wrapping_add(n));
             if n % 1_000_000 == 0 && cpu_time(pid).unwrap() > before {

@@ -1,9 +1,9 @@
-//! What it costs that there are many projects: a database with a thousand of them, five stdio servers each that nobody
-//! has asked for, against a database with one.
+//! The cost of many projects: compares a database with a thousand projects, each with five unused stdio servers, with a
+//! database with one project.
 //!
-//! Both are filled through the REST API and then started anew, which is what is measured: the start, the memory after
-//! it, and the list of one project's tools once its servers are connected. The list is measured a second time when every
-//! project has been looked at, so that the product knows them all.
+//! Both are filled through the REST API. Then the gateway is restarted and measured: the start, the memory after it,
+//! and the tool list of one project with connected servers. The list is measured a second time after every project has
+//! been requested, so that all are in memory.
 
 use std::path::PathBuf;
 
@@ -27,14 +27,14 @@ use crate::echo::Era;
 
 const CLIENTS: usize = 32;
 const SERVERS: usize = 5;
-/// Bound on the time from the start to the first 200 of `/readyz`, in milliseconds.
-const BOOT_MS: f64 = 1_000.0;
-/// Bound on the memory after it, in MiB.
-const BOOT_MB: f64 = 60.0;
-/// The ratio that a list may cost of what it costs with one project.
-const RATIO: f64 = 1.2;
+/// Limit of the time from the start to the first 200 of `/readyz`, in milliseconds.
+const MAX_BOOT_MS: f64 = 1_000.0;
+/// Limit of the memory after the start, in MiB.
+const MAX_BOOT_MB: f64 = 60.0;
+/// Maximum ratio of the cost of a list to its cost with one project.
+const MAX_RATIO: f64 = 1.2;
 
-/// With many clients and with one; then the same when all projects are known.
+/// With many clients and with one; then the same once all projects are in memory.
 const LIST: [Figure; 2] = [
     cpu("CPU per tools/list, 32 clients"),
     p50("p50 of tools/list, 1 client"),
@@ -45,32 +45,34 @@ const LIST_OF_ALL: [Figure; 2] = [
 ];
 
 const fn cpu(name: &'static str) -> Figure {
-    figure(name, "µs", Bound::Ratio(RATIO), Round::cpu_per_call)
+    figure(name, "µs", Bound::Ratio(MAX_RATIO), Round::cpu_per_call)
 }
 
 const fn p50(name: &'static str) -> Figure {
-    figure(name, "µs", Bound::Ratio(RATIO), |round| round.latency(0.5))
+    figure(name, "µs", Bound::Ratio(MAX_RATIO), |round| {
+        round.latency(0.5)
+    })
 }
 
-/// What is started again and again.
+/// What is started repeatedly.
 enum Place {
-    /// The product with its database.
+    /// The gateway with its database.
     Product(Home, PathBuf),
     Floor,
 }
 
-/// What each start took in milliseconds, and the memory after it in MiB.
+/// The duration of each start in milliseconds, and the memory after it in MiB.
 #[derive(Default)]
 struct Boots {
     took: Vec<f64>,
     memory: Vec<f64>,
 }
 
-/// Measures the start, the memory and the list of one project.
+/// Measures the start, the memory and the tool list of one project.
 ///
 /// # Errors
 ///
-/// A process did not start, something could not be made, or an answer was wrong.
+/// A process did not start, something could not be created, or a response was wrong.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let size = driver.effort.size();
     let one = Place::with(&driver.product, 1).await?;
@@ -113,7 +115,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         bound,
         note: String::new(),
     };
-    let (took, kept) = (Bound::Absolute(BOOT_MS), Bound::Absolute(BOOT_MB));
+    let (took, kept) = (Bound::Absolute(MAX_BOOT_MS), Bound::Absolute(MAX_BOOT_MB));
     let (of_one, of_many) = (boots.0.medians(), boots.1.medians());
     let memory = memory as f64 / 1024.0;
     let mut rows = vec![
@@ -129,7 +131,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Lists the tools of the project that both have.
+/// Lists the tools of the project that both databases contain.
 async fn lists(
     driver: &mut Driver,
     one: &Part,
@@ -160,7 +162,7 @@ async fn side(part: &Part) -> anyhow::Result<Side<'_>> {
 }
 
 impl Place {
-    /// A database with so many projects.
+    /// Creates a database with this number of projects.
     async fn with(product: &Product, projects: usize) -> anyhow::Result<Self> {
         let Product::Toolwharf(program) = product else {
             return Ok(Self::Floor);
@@ -179,7 +181,7 @@ impl Place {
         Ok(Self::Product(home, program.clone()))
     }
 
-    /// Starts it, with the project that all have as its endpoint.
+    /// Starts it, with the project that all databases contain as its endpoint.
     async fn boot(&self, boots: &mut Boots) -> anyhow::Result<Part> {
         let started = Instant::now();
         let part = match self {
@@ -199,7 +201,7 @@ impl Place {
         Ok(part)
     }
 
-    /// Has the product look at all projects, and starts no server by that.
+    /// Requests all projects once, without starting a server.
     async fn look_at_all(&self, part: &Part, projects: usize) -> anyhow::Result<()> {
         let Self::Product(home, _) = self else {
             return Ok(());

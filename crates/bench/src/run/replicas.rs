@@ -1,13 +1,16 @@
-//! What three replicas cost beside one: the same calls, on the same Postgres server. The CPU time is that of all three gateways, what they do for
-//! being several included: leases that are renewed, and looks at what others changed.
+//! The cost of three replicas compared with one gateway: the same calls on the same Postgres server. The CPU time is
+//! that of all three gateways, including the work for replication: renewing leases, and polling for changes of others.
 //!
-//! Replicas have a machine each, and here they share one. Three processes that work at the same time take turns on its processors, and find
-//! their caches full of one another's data; that is as dear for three gateways that know nothing of each other. So there are three comparisons:
+//! In production, each replica has a separate machine. Here they share one: three processes that work at the same time
+//! compete for its processors and evict each other's caches. Three unrelated gateways would have the same cost.
+//! Therefore there are three comparisons:
 //!
-//! - `in-turn`: all clients call one of the three, then all the next, beside one gateway with the same clients;
-//! - `at-once`: clients are divided over three, as a balancer does that keeps connections, beside three gateways that each have a database alone;
-//! - `spread`: the same, beside one gateway with all clients. It tells what it costs that less happens at the same time at each, on one
-//!   machine, and has no bound: requests that are read at one look, and records that are written as one batch, cost less.
+//! - `in-turn`: all clients call one of the three, then the next, compared with one gateway with the same clients;
+//! - `at-once`: clients are distributed over three, as by a load balancer that keeps connections, compared with three
+//!   gateways with separate databases;
+//! - `spread`: the same, compared with one gateway with all clients. It shows the cost of having less concurrency at
+//!   each gateway, on one machine, and has no bound: requests that are read together, and records that are written as
+//!   one batch, cost less.
 
 use testkit::postgres::Database;
 
@@ -20,17 +23,17 @@ use super::{Driver, Product};
 use crate::echo::Era;
 
 const REPLICAS: usize = 3;
-/// Of all three.
+/// Clients of all three.
 const CLIENTS: usize = 96;
-/// Of one at a time.
-const EACH: usize = CLIENTS / REPLICAS;
-/// CPU per call of three, divided by that of what they are compared with (D10).
-const RATIO: f64 = 1.1;
+/// Clients of one at a time.
+const CLIENTS_EACH: usize = CLIENTS / REPLICAS;
+/// Maximum ratio of the CPU time per call of three replicas to that of the baseline (D10).
+const MAX_RATIO: f64 = 1.1;
 
 const CPU: Figure = figure(
     "CPU per call",
     "µs",
-    Bound::Ratio(RATIO),
+    Bound::Ratio(MAX_RATIO),
     Round::cpu_per_call,
 );
 const CPU_TOLD: Figure = figure("CPU per call", "µs", Bound::None, Round::cpu_per_call);
@@ -41,14 +44,14 @@ const RATE: Figure = figure(
     Round::calls_per_second,
 );
 
-/// What three replicas are compared with, and how clients come to them.
+/// The baseline of three replicas, and how clients are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
-    /// All clients at one replica, then at the next; one gateway with the same clients.
+    /// All clients at one replica, then at the next. Baseline: one gateway with the same clients.
     InTurn,
-    /// Clients divided over all; three gateways that have nothing in common.
+    /// Clients distributed over all. Baseline: three unrelated gateways.
     AtOnce,
-    /// Clients divided over all; one gateway.
+    /// Clients distributed over all. Baseline: one gateway.
     Spread,
 }
 
@@ -127,11 +130,11 @@ pub(crate) const CASES: [Case; 10] = [
     ),
 ];
 
-/// Measures calls of clients with sessions and without, through one gateway and through three.
+/// Measures calls of clients with and without sessions, through one gateway and through three.
 ///
 /// # Errors
 ///
-/// A process did not start, or an answer was wrong.
+/// A process did not start, or a response was wrong.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     if std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_none() {
         eprintln!(
@@ -189,7 +192,7 @@ fn rows_of(case: &Case, pair: &Pair) -> [Row; 2] {
     rows
 }
 
-/// A gateway on a database, with an echo server; one after the first of several shares its keys.
+/// A gateway on a database, with an echo server. All replicas but the first share the keys of the first.
 async fn gateway(
     driver: &Driver,
     database: &Database,
@@ -222,7 +225,7 @@ async fn compare(
                         product = product.counting(other);
                     }
                 }
-                let load = (case.era, EACH);
+                let load = (case.era, CLIENTS_EACH);
                 all.extend(interleave(driver, &one, &product, load, rounds).await?);
             }
             return Ok(all);

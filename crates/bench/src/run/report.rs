@@ -1,21 +1,21 @@
-//! The figures as rows: printed as a table, written as JSON, judged against their bounds.
+//! The figures as rows: printed as a table, written as JSON, and checked against their bounds.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// How a row's figures are compared, and the bound on the outcome.
+/// How the figures of a row are compared, and the bound on the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
     /// Product divided by floor.
     Ratio(f64),
-    /// Product divided by floor, where more is better.
+    /// Product divided by floor, where higher is better.
     Share(f64),
-    /// Product less floor, in the row's unit.
+    /// Product minus floor, in the unit of the row.
     Added(f64),
-    /// The product's figure itself.
+    /// The product's figure.
     Absolute(f64),
-    /// For information: product divided by floor, not judged.
+    /// For information only: product divided by floor, without a bound.
     None,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The number that the bound is put on.
+    /// The number that is compared with the bound.
     fn compared(&self) -> Option<f64> {
         match self.bound {
             Bound::Ratio(_) | Bound::Share(_) | Bound::None => {
@@ -43,10 +43,10 @@ impl Row {
         }
     }
 
-    /// Whether the bound is kept; `None` where there is none.
+    /// Returns whether the bound is kept. `None` if the row has no bound.
     pub(crate) fn kept(&self) -> Option<bool> {
         let limit = self.limit()?;
-        // A figure that cannot be compared keeps no bound; nor does NaN.
+        // A figure that cannot be compared, or NaN, exceeds the bound.
         Some(self.compared().is_some_and(|compared| match self.bound {
             Bound::Share(_) => compared >= limit,
             _ => compared <= limit,
@@ -128,7 +128,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     for line in &lines {
         let mut text = String::new();
         for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            // Figures to the right, so that their points stand in one line.
+            // Figures are right-aligned, so that decimal points line up.
             let _ = match column {
                 2..=5 => write!(text, "{cell:>width$}  "),
                 _ => write!(text, "{cell:<width$}  "),
@@ -140,7 +140,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     table
 }
 
-/// Everything that a later run may want to be compared with.
+/// All data needed to compare later runs.
 pub(crate) fn json(rows: &[Row], product: &str, effort: &str, checked: u64) -> Value {
     json!({
         "product": product,
@@ -151,7 +151,7 @@ pub(crate) fn json(rows: &[Row], product: &str, effort: &str, checked: u64) -> V
     })
 }
 
-/// The middle one of the figures; NaN if there are none.
+/// The median of the figures. NaN if empty.
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

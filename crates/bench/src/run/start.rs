@@ -1,9 +1,8 @@
-//! From the start of the product to its first list that holds the tools of all ten servers,
-//! beyond what the servers take to start by themselves.
+//! The time from the start of the gateway to the first list with the tools of all ten servers, minus the start time of
+//! the servers themselves.
 //!
-//! The servers' own start is measured in the same run and in the same way: all ten at once, until
-//! the last has listed its tools. The product keeps its data in a new directory each time, so a
-//! list that it remembers cannot help it.
+//! The start of the servers is measured in the same run and in the same way: all ten at once, until the last one has
+//! listed its tools. The gateway gets a new data directory each time, so that a remembered list cannot help.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,15 +21,15 @@ use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
 
-/// Time that the product may need beyond the servers, in milliseconds.
-const ADDED: f64 = 50.0;
+/// Time that the gateway may add to the start of the servers, in milliseconds.
+const MAX_ADDED_MS: f64 = 50.0;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Measures the start with quick servers, and with one that takes 300 ms.
+/// Measures the start with fast servers, and with one that takes 300 ms.
 ///
 /// # Errors
 ///
-/// A process did not start, or the tools did not all appear within 60 s.
+/// A process did not start, or not all tools appeared within 60 s.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (figure, delay) in [
@@ -50,7 +49,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             unit: "ms",
             floor: Some(median(alone)),
             product: median(whole),
-            bound: Bound::Added(ADDED),
+            bound: Bound::Added(MAX_ADDED_MS),
             note: "floor: the slowest of the servers alone".to_owned(),
         });
     }
@@ -78,12 +77,12 @@ pub(crate) async fn wait_for_tools(part: &mut Part, count: usize) -> anyhow::Res
     )
 }
 
-/// Lists until `count` tools are there; fails when the connection does.
+/// Lists until `count` tools are there. Fails if the connection fails.
 async fn listed(url: &str, count: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let mut client = Client::connect(url, Era::Legacy).await;
     if client.is_err() {
-        // A server that is modern only has no `initialize`.
+        // A server that only supports the modern era has no `initialize`.
         client = Client::connect(url, Era::Modern).await;
     }
     let mut client = client?;
@@ -124,11 +123,12 @@ async fn product(driver: &Driver, delay: u64) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Starts echo servers with these arguments at once, and returns when the last has listed its tools, in ms.
+/// Starts echo servers with these arguments at the same time. Returns the time until the last one has listed its tools,
+/// in ms.
 ///
 /// # Errors
 ///
-/// One did not within 60 s.
+/// A server did not list its tools within 60 s.
 pub(crate) async fn servers_alone(servers: Vec<Vec<String>>) -> anyhow::Result<f64> {
     let started = Instant::now();
     let mut starting = JoinSet::new();

@@ -1,7 +1,8 @@
-//! Compares calls with an issuer's token to calls with a key. The product is measured against itself, with the key in the floor's place.
+//! Compares calls with an issuer's token and calls with a key. The gateway is compared with itself, with the key as the
+//! floor.
 //!
-//! Both sides load one process, over the REST API. The token has the size and claims that a company's sign-in gives,
-//! and its issuer is a real one; it is asked for its keys once, before anything is measured.
+//! Both sides call the same process over the REST API. The token has the size and claims of a typical company sign-in,
+//! and its issuer is a real one. The issuer's keys are fetched once, before the measurement.
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -15,14 +16,14 @@ use super::{Driver, Product};
 use crate::echo::Era;
 
 const CLIENTS: usize = 32;
-/// The ratio that a call with a token may cost of one with a key.
-const RATIO: f64 = 1.1;
+/// Maximum ratio of the cost of a call with a token to one with a key.
+const MAX_RATIO: f64 = 1.1;
 
 const FIGURES: [Figure; 2] = [
     figure(
         "CPU per call with a token, 32 clients",
         "µs",
-        Bound::Ratio(RATIO),
+        Bound::Ratio(MAX_RATIO),
         Round::cpu_per_call,
     ),
     figure("p50, 32 clients", "µs", Bound::None, |round| {
@@ -37,7 +38,7 @@ const FIGURES: [Figure; 2] = [
 /// A process did not start, or an answer was wrong.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let Product::Toolwharf(program) = driver.product.clone() else {
-        // The floor looks at neither.
+        // The floor does not check either.
         return Ok(Vec::new());
     };
     let issuer = Issuer::start(json!({})).await;

@@ -1,9 +1,10 @@
-//! Many replicas on one Postgres, as events in simulated time.
+//! An event simulation of many replicas on one Postgres, in simulated time.
 //!
-//! What is simulated is what replicas share: the database's processors, its disk, and what each replica asks of it. A replica writes one batch
-//! of records at a time, and what comes meanwhile is the next one; the disk makes all commits durable that wait when it begins. So batches
-//! grow with the load by themselves, as they do in the product. Absent: the network, the gateways' own processors (they are as many
-//! as the replicas), and whatever else the database does.
+//! The simulation covers what replicas share: the database's processors, its disk, and the load of each replica. A
+//! replica writes one batch of records at a time; records that arrive meanwhile form the next batch. A disk flush makes
+//! all commits durable that were waiting when it began. As in the gateway, batches therefore grow with the load.
+//! Deliberately absent: the network, the gateways' processors (which grow with the number of replicas), and other work
+//! of the database.
 
 use std::{
     cmp::Reverse,
@@ -14,59 +15,59 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 
-/// What was measured, in seconds of one processor of the database, where nothing else is said.
+/// The measured costs, in seconds of one database processor unless stated otherwise.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Costs {
-    /// A batch of records, however many are in it.
+    /// A batch of records, regardless of its size.
     pub(crate) batch: f64,
-    /// A record that is begun or ended.
+    /// A record, for the beginning or end of a call.
     pub(crate) row: f64,
-    /// What a replica asks for in a second without any calls.
+    /// The load of a replica per second without calls.
     pub(crate) idle: f64,
-    /// Until a commit is on the disk: seconds.
+    /// Time until a commit is on the disk, in seconds.
     pub(crate) flush: f64,
     /// Connections of a replica under load.
     pub(crate) connections: f64,
-    /// Bytes of log for a call.
+    /// Bytes of log per call.
     pub(crate) log: f64,
-    /// What a call costs the gateway: seconds of its processors.
+    /// CPU time of the gateway per call, in seconds.
     pub(crate) gateway: f64,
 }
 
-/// An installation, and what is asked of it.
+/// An installation and its load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct World {
     pub(crate) replicas: usize,
-    /// Of the database.
+    /// Cores of the database.
     pub(crate) cores: usize,
     /// Calls per second of all replicas.
     pub(crate) calls: f64,
-    /// For so long, in simulated seconds.
+    /// Duration, in simulated seconds.
     pub(crate) seconds: f64,
 }
 
-/// What came of it.
+/// The results of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
-    /// Of the database's processors, 0 … 1.
+    /// Utilisation of the database processors, 0 … 1.
     pub(crate) busy: f64,
-    /// Of the disk, 0 … 1.
+    /// Utilisation of the disk, 0 … 1.
     pub(crate) disk: f64,
-    /// What recording adds to a call, in seconds: the middle one, and the one below which 99 of 100 stay.
+    /// The time that recording adds to a call, in seconds: median and 99th percentile.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
-    /// Records that were begun or ended by one batch, on average.
+    /// Average number of records per batch.
     pub(crate) rows: f64,
-    /// Calls that ended, of those that began in the time.
+    /// Share of the calls begun in this time that ended.
     pub(crate) ended: f64,
 }
 
-/// How long a server works on a call: seconds.
-const WORK: f64 = 0.02;
-/// Rows of one statement, at most: a larger batch costs as much as several.
-const STATEMENT: usize = 64;
-/// How often a replica looks, each second.
-const LOOKS: f64 = 3.0;
+/// Time that a server works on a call, in seconds.
+const WORK_SECONDS: f64 = 0.02;
+/// Maximum number of rows per statement. A larger batch costs as much as several.
+const ROWS_PER_STATEMENT: usize = 64;
+/// Polls per second of a replica.
+const POLLS_PER_SECOND: f64 = 3.0;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -83,7 +84,7 @@ enum Job {
     Batch { replica: usize },
 }
 
-/// A record to be written: of a call that began then, and whether it is its end.
+/// A record to be written: when its call began, and whether it is the end of the call.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     began: f64,
@@ -93,7 +94,7 @@ struct Row {
 #[derive(Default)]
 struct Replica {
     waiting: Vec<Row>,
-    /// The batch under way.
+    /// The batch in progress.
     batch: Vec<Row>,
 }
 
@@ -118,7 +119,7 @@ struct Simulation {
     added: Vec<f64>,
 }
 
-/// What happens then; of what happens at the same time, the first that was planned comes first.
+/// An event with its time. Events at the same time happen in the order in which they were planned.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     at: f64,
@@ -148,12 +149,12 @@ impl PartialEq for Due {
 
 impl Eq for Due {}
 
-/// Lets it run.
+/// Runs a simulation.
 pub(crate) fn run(world: World, costs: Costs) -> Outcome {
     Simulation::new(world, costs).run()
 }
 
-/// The most calls per second of which 99 of 100 wait no longer than `patience` seconds for their records.
+/// The highest number of calls per second at which 99 % of calls wait at most `patience` seconds for their records.
 pub(crate) fn limit(mut world: World, costs: Costs, patience: f64) -> f64 {
     let keeps = |calls: f64, world: &mut World| {
         world.calls = calls;
@@ -202,7 +203,7 @@ impl Simulation {
         for replica in 0..self.world.replicas {
             let first = self.between_calls();
             self.after(first, Event::Call { replica });
-            let first = self.random.random::<f64>() / LOOKS;
+            let first = self.random.random::<f64>() / POLLS_PER_SECOND;
             self.after(first, Event::Looks { replica });
         }
         while let Some(Reverse(due)) = self.events.pop() {
@@ -221,8 +222,8 @@ impl Simulation {
                 .unwrap_or(f64::INFINITY)
         };
         let seconds = self.world.seconds;
-        // Calls of the last moments have not ended yet, and are no failures.
-        let due = (self.begun as f64 * (1.0 - 5.0 * WORK / seconds)).max(1.0);
+        // Calls that began in the last moments have not ended yet. They do not count as failures.
+        let due = (self.begun as f64 * (1.0 - 5.0 * WORK_SECONDS / seconds)).max(1.0);
         Outcome {
             busy: self.computed / (seconds * self.world.cores as f64),
             disk: self.flushed / seconds,
@@ -233,7 +234,7 @@ impl Simulation {
         }
     }
 
-    /// Calls come at random: the times between them are exponential.
+    /// Calls arrive at random, with exponentially distributed intervals.
     fn between_calls(&mut self) -> f64 {
         let rate = self.world.calls / self.world.replicas as f64;
         let uniform: f64 = self.random.random();
@@ -272,8 +273,8 @@ impl Simulation {
                 },
             ),
             Event::Looks { replica } => {
-                self.ask(Job::Look, self.costs.idle / LOOKS);
-                self.after(1.0 / LOOKS, Event::Looks { replica });
+                self.ask(Job::Look, self.costs.idle / POLLS_PER_SECOND);
+                self.after(1.0 / POLLS_PER_SECOND, Event::Looks { replica });
             }
             Event::Computed(job) => {
                 self.idle_cores += 1;
@@ -297,7 +298,7 @@ impl Simulation {
         self.begin(replica);
     }
 
-    /// Begins the next batch of a replica, if none is under way and there is one.
+    /// Starts the next batch of a replica, if none is in progress and records are waiting.
     fn begin(&mut self, replica: usize) {
         let of = &mut self.replicas[replica];
         if !of.batch.is_empty() || of.waiting.is_empty() {
@@ -307,7 +308,7 @@ impl Simulation {
         let rows = of.batch.len();
         self.batches += 1;
         self.rows += rows as u64;
-        let statements = rows.div_ceil(STATEMENT) as f64;
+        let statements = rows.div_ceil(ROWS_PER_STATEMENT) as f64;
         let cost = self.costs.batch * statements + self.costs.row * rows as f64;
         self.ask(Job::Batch { replica }, cost);
     }
@@ -338,9 +339,9 @@ impl Simulation {
     fn durable(&mut self, replica: usize) {
         for row in std::mem::take(&mut self.replicas[replica].batch) {
             match row.is_end {
-                true => self.added.push(self.now - row.began - WORK),
+                true => self.added.push(self.now - row.began - WORK_SECONDS),
                 false => self.after(
-                    WORK,
+                    WORK_SECONDS,
                     Event::Worked {
                         replica,
                         began: row.began,
@@ -388,7 +389,7 @@ mod tests {
         let (few, many) = (run(world(3, 200.0), COSTS), run(world(3, 10_000.0), COSTS));
         assert!(few.rows < 2.0 && many.rows > 5.0, "{few:?} {many:?}");
         let limit = limit(world(3, 0.0), COSTS, 0.1);
-        // Two rows of a call, on two cores.
+        // Two rows per call, on two cores.
         let bound = 2.0 / (2.0 * COSTS.row);
         assert!((bound * 0.6..bound).contains(&limit), "{limit} of {bound}");
         assert!(run(world(3, bound * 1.2), COSTS).p99 > 0.1);

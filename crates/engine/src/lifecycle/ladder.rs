@@ -1,4 +1,4 @@
-//! How often a server fell lately, and how long it waits for that.
+//! Counts the recent ends of a server, and determines the waits before its restarts.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::Rules;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ladder {
-    /// Ends within the window that were followed by a start at once; not more than are free.
+    /// Ends within the window that were followed by an immediate restart. At most as many as are free.
     ends: Vec<Instant>,
-    /// An index of the waits.
+    /// Index of the current wait.
     rung: Option<usize>,
-    /// The wait of that rung, as it was.
+    /// The last wait, including jitter.
     waited: Duration,
     seed: u64,
 }
@@ -27,13 +27,13 @@ impl Ladder {
         }
     }
 
-    /// What was before counts no more.
+    /// Resets everything.
     pub(super) fn leave(&mut self) {
         self.ends.clear();
         self.rung = None;
     }
 
-    /// Counts an end; the rung to wait on, `None` if it is not to wait at all.
+    /// Counts an end. Returns the index of the wait, or `None` for an immediate restart.
     pub(super) fn climb(
         &mut self,
         rules: &Rules,
@@ -41,7 +41,7 @@ impl Ladder {
         held: Duration,
         earned: bool,
     ) -> Option<usize> {
-        self.ends.retain(|end| now - *end <= Rules::WINDOW);
+        self.ends.retain(|end| now - *end <= Rules::RESTART_WINDOW);
         if let Some(rung) = self.rung {
             let forgiven = rules.free.earned.forgives() && earned && held > self.waited;
             if !forgiven {
@@ -58,7 +58,7 @@ impl Ladder {
         self.rung
     }
 
-    /// How long to wait on a rung.
+    /// The wait for an index.
     pub(super) fn wait(&mut self, rules: &Rules, rung: usize) -> Duration {
         let whole = rules.waits[rung];
         self.waited = match rules.jitter {
@@ -68,7 +68,7 @@ impl Ladder {
         self.waited
     }
 
-    /// Ends lately that were followed by a start at once.
+    /// Recent ends that were followed by an immediate restart.
     pub(super) fn ends(&self) -> usize {
         self.ends.len()
     }
@@ -78,7 +78,7 @@ impl Ladder {
         self.rung
     }
 
-    /// One that fell so often then.
+    /// A ladder with this number of ends at this time.
     #[cfg(test)]
     pub(super) fn fallen(ends: usize, at: Instant) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Ladder {
         }
     }
 
-    /// One that waits.
+    /// A ladder that waits.
     #[cfg(test)]
     pub(super) fn on(rules: &Rules, rung: usize) -> Self {
         Self {
@@ -101,14 +101,15 @@ impl Ladder {
         self.rung.is_some()
     }
 
-    /// 0 to 1: splitmix64, so that a state says all there is to its future.
+    /// A number from 0 to 1, from splitmix64. The seed is part of the state, so that the state determines all later
+    /// decisions.
     fn random(&mut self) -> f64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        // Of the 64 bits, the 53 that a double holds.
+        // A double holds 53 of the 64 bits.
         (mixed >> 11) as f64 / (1u64 << 53) as f64
     }
 }

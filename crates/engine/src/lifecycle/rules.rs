@@ -1,46 +1,47 @@
-//! What servers differ in, as data.
+//! The differences between kinds of servers, as data.
 
 use std::time::Duration;
 
 use model::{Breaker, Declared, Origin, RestartPolicy, ServerSpec, Settings, StartPolicy};
 
-/// The rules of one kind of server.
+/// The rules for one kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub restart: RestartPolicy,
-    /// Heartbeats missed in a row after which it is unresponsive; 0 is taken as 1.
+    /// Heartbeats missed in a row before it counts as unresponsive. 0 counts as 1.
     pub misses: u32,
     pub free: Free,
-    /// The waits after other ends, one after the other. The last one stays.
+    /// The waits after ends that are not free, in order. The last one repeats.
     pub waits: &'static [Duration],
-    /// Whether a wait is cut by up to a half, so that many servers which fell together do not come back together.
+    /// True if each wait is shortened by up to half, so that servers that crashed together do not restart together.
     pub jitter: bool,
-    /// Running without a break for this long is stable: the waits begin anew.
+    /// After running this long without interruption, the server counts as stable, and the waits start from the
+    /// beginning.
     pub stable: Duration,
-    /// `None`: it is tried for ever.
+    /// `None`: attempts never end.
     pub breaker: Option<Breaker>,
-    /// Nobody but who needs it starts it, and it rests when nobody has for a while.
+    /// True if it is started only on demand, and stopped when unused.
     pub lazy: bool,
-    /// Callers wait for a start at once, and are not refused meanwhile.
+    /// True if callers wait during an immediate restart. Otherwise they are refused.
     pub patient: bool,
 }
 
-/// Ends that are followed by a start at once.
+/// Ends that are followed by an immediate restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free {
-    /// So many within [`Rules::WINDOW`].
+    /// Maximum number within [`Rules::RESTART_WINDOW`].
     pub most: usize,
     pub earned: Earned,
 }
 
-/// Which ends are followed by a free restart.
+/// The ends that are followed by a free restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earned {
-    /// All of them, as long as there are few. A server that has waited once waits each time until it is stable.
+    /// All, up to the maximum. A server that has waited once waits each time until it is stable.
     Always,
-    /// The end of an instance that had answered since its launch.
+    /// The end of an instance that had responded since its launch.
     Answered,
-    /// The end of a connection that held for this long.
+    /// The end of a connection that lasted this long.
     Held(Duration),
 }
 
@@ -53,7 +54,7 @@ impl Earned {
         }
     }
 
-    /// Whether who ran longer than it had waited, and has earned it, waits no more.
+    /// Returns whether a server that ran longer than its last wait and has earned a free restart does not wait.
     pub(super) fn forgives(self) -> bool {
         self == Self::Answered
     }
@@ -64,11 +65,12 @@ const fn secs(secs: u64) -> Duration {
 }
 
 impl Rules {
-    /// Ends within this time of each other count together.
-    pub const WINDOW: Duration = secs(60);
-    /// H10.
-    pub const LADDER: &'static [Duration] = &[secs(5), secs(15), secs(45), secs(120), secs(300)];
-    const DOUBLING: &'static [Duration] = &[
+    /// Ends within this time of each other are counted together.
+    pub const RESTART_WINDOW: Duration = secs(60);
+    /// Waits of registered servers (H10).
+    pub const REGISTERED_WAITS: &'static [Duration] =
+        &[secs(5), secs(15), secs(45), secs(120), secs(300)];
+    const DOUBLING_WAITS: &'static [Duration] = &[
         Duration::from_millis(500),
         secs(1),
         secs(2),
@@ -87,7 +89,7 @@ impl Rules {
             most: 10,
             earned: Earned::Answered,
         },
-        waits: Self::DOUBLING,
+        waits: Self::DOUBLING_WAITS,
         jitter: true,
         stable: secs(60),
         breaker: None,
@@ -105,14 +107,14 @@ impl Rules {
         ..Self::PROCESS
     };
 
-    /// One that was registered to be kept running.
+    /// A registered server, which is kept running.
     pub const REGISTERED: Self = Self {
         // H09
         free: Free {
             most: 3,
             earned: Earned::Always,
         },
-        waits: Self::LADDER,
+        waits: Self::REGISTERED_WAITS,
         jitter: false,
         stable: secs(600),
         ..Self::PROCESS
@@ -120,7 +122,7 @@ impl Rules {
 }
 
 impl Rules {
-    /// What holds for a server.
+    /// The rules for a server.
     #[must_use]
     pub fn of(spec: &ServerSpec, settings: &Settings) -> Self {
         let rules = match (spec.declared, &spec.origin) {
@@ -131,7 +133,7 @@ impl Rules {
             (_, Origin::Launch(_)) => Self::PROCESS,
             (_, Origin::Remote(_)) => Self::REMOTE,
         };
-        // A project's own is somebody else's: it is connected at its first use, and not tried for ever.
+        // A server declared by a project belongs to a user: it is started at its first use, and attempts are limited.
         let is_owned = spec.declared == Declared::Project;
         Self {
             restart: spec.restart.unwrap_or(rules.restart),

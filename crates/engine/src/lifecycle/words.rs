@@ -1,11 +1,11 @@
-//! What phases, notes and causes are called, and how they read.
+//! Names and messages of phases, notes and causes.
 
 use std::{fmt, time::Duration};
 
 use super::{Cause, Note, Phase, Rules};
 
 impl Phase {
-    /// The word that operators see.
+    /// The word shown to operators.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Note {
         }
     }
 
-    /// Whether somebody should look after it (H10, H15).
+    /// Returns whether an operator should act on it (H10, H15).
     #[must_use]
     pub fn is_warning(&self) -> bool {
         matches!(
@@ -77,7 +77,7 @@ impl fmt::Display for Note {
                     (1, ends) => write!(
                         f,
                         "it ended more than {ends} times in {} s",
-                        Rules::WINDOW.as_secs()
+                        Rules::RESTART_WINDOW.as_secs()
                     )?,
                     (2, _) => f.write_str("it did not stay up after a wait")?,
                     (rung, _) => write!(f, "it did not stay up after {} waits", rung - 1)?,
@@ -86,16 +86,16 @@ impl fmt::Display for Note {
             }
             Self::Unavailable { failures, wait } => write!(
                 f,
-                "{failures} attempts in a row failed; it is left alone for {}",
+                "{failures} attempts in a row failed; no further attempt for {}",
                 Seconds(*wait)
             ),
             Self::Blocked {
                 why,
                 again: Some(_),
-            } => write!(f, "it cannot be started as it stands: {why}"),
+            } => write!(f, "it cannot be started as configured: {why}"),
             Self::Blocked { why, again: None } => write!(
                 f,
-                "it cannot be started as it stands, and is not tried again: {why}"
+                "it cannot be started as configured, and will not be retried: {why}"
             ),
             Self::Recovered { after } => write!(f, "it has been stable for {} s", after.as_secs()),
             Self::Unresponsive { missed } => {
@@ -103,18 +103,18 @@ impl fmt::Display for Note {
             }
             Self::Responsive => f.write_str("it answers again"),
             Self::Stopped => f.write_str("it was stopped"),
-            Self::RuntimeLost => f.write_str("what runs it does not answer"),
+            Self::RuntimeLost => f.write_str("its runtime does not respond"),
             Self::RuntimeBack { alive: true } => {
-                f.write_str("what runs it answers again, and it is still there")
+                f.write_str("its runtime responds again, and the server is still running")
             }
             Self::RuntimeBack { alive: false } => {
-                f.write_str("what runs it answers again, and it is not there any more")
+                f.write_str("its runtime responds again, and the server is gone")
             }
         }
     }
 }
 
-/// A time as people write it: `5 s`, `0.4 s`.
+/// A duration in readable form: `5 s`, `0.4 s`.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -132,7 +132,7 @@ impl fmt::Display for Cause {
             Self::Exit(exit) => exit.fmt(f),
             Self::Closed(why) => f.write_str(why),
             Self::Start(reason) => write!(f, "it did not start: {reason}"),
-            Self::Lost => f.write_str("it was gone when what runs it was back"),
+            Self::Lost => f.write_str("it was gone when its runtime responded again"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What servers ask in the course of a call, and how the other era's clients are asked it.
+//! Requests that servers send during a call, and how clients of the other era get them.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ use crate::{
 };
 
 impl Relay<'_> {
-    /// All that a legacy server asks in a call at this moment: what its modern client can be asked; the rest is refused.
+    /// Collects all requests that a legacy server has sent so far in a call and that its modern client supports. The
+    /// others are refused.
     pub(super) fn gather_questions(
         &self,
         first: Frame,
@@ -53,22 +54,22 @@ impl Relay<'_> {
                 None => return Ok(Some(Step::Input(admitted))),
             }
         };
-        // The client gets its answer, and with that there is no way to ask it any more.
+        // The client now gets its response and can no longer be asked.
         for question in admitted {
             let why =
-                RpcError::internal("the call is over, and its client cannot be asked any more");
+                RpcError::internal("the call has ended, so its client can no longer be asked");
             client.send_behind(Frame::error(question.id(), &why));
         }
         over.map(Some)
     }
 
-    /// Why this client cannot be asked that.
+    /// Why this client does not get the request.
     fn refusal(&self, request: &Frame) -> Option<RpcError> {
         let tool = self.target.name.as_deref().unwrap_or(self.frame.method());
         refusal(self.caller, request, tool, &self.target.server)
     }
 
-    /// Asks a legacy client on behalf of a legacy server.
+    /// Passes a legacy server's request to a legacy client.
     pub(super) fn ask_legacy(
         &self,
         question: Frame,
@@ -86,12 +87,12 @@ impl Relay<'_> {
         asked.push(question, asking, self.shared.limits().held_call_ttl, open);
     }
 
-    /// Puts a question to a client with a session.
+    /// Sends a request to a client with a session.
     pub(super) fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
         ask(self.caller, method, params)
     }
 
-    /// Asks a legacy client what a modern server wants to know, and makes the retry.
+    /// Asks a legacy client for the input that a modern server requires, and builds the retry.
     pub(super) async fn gather_input(
         &self,
         response: &Frame,
@@ -125,7 +126,7 @@ impl Relay<'_> {
             let frame = answered(asked, self.shared.limits().held_call_ttl).await?;
             let answer = match frame.kind() {
                 Kind::Result => frame.body_bytes(),
-                // The modern era has a word for this in elicitation only.
+                // In the modern era, only elicitation can be cancelled.
                 _ if method == method::ELICIT => Bytes::from_static(b"{\"action\":\"cancel\"}"),
                 _ => return Err(RpcError::from_json(frame.body())),
             };
@@ -139,7 +140,7 @@ impl Relay<'_> {
             .ok_or_else(|| RpcError::internal("the request cannot be retried").into())
     }
 
-    /// What a legacy server wants to be opened before it can be asked: a modern client is asked for that, and asks again.
+    /// Asks a modern client to open the URLs that a legacy server requires, and to repeat the request.
     pub(super) fn urls_required(&self, response: &Frame, server: Era) -> Option<Answer> {
         if self.caller.era != Era::Modern || server != Era::Legacy {
             return None;
@@ -160,7 +161,7 @@ impl Relay<'_> {
         Some(Answer::result(self.frame, result.as_bytes()))
     }
 
-    /// Why a request is not made again: its client did not open what the server wanted to be opened.
+    /// Why a request is not repeated: its client declined to open a required URL.
     pub(super) fn declined(&self) -> Option<Failure> {
         let state = self.frame.param_string(Param::RequestState)?;
         if state != elicit::STATE || !elicit::is_declined(self.frame) {
@@ -168,16 +169,16 @@ impl Relay<'_> {
         }
         let server = self.target.server.name();
         let plain = || {
-            let what = "needs a URL to be opened first, and that was declined";
+            let what = "needs a URL to be opened first, which was declined";
             RpcError::internal(format!("server `{server}` {what}")).into()
         };
         Some(self.declined_sign_in().unwrap_or_else(plain))
     }
 
-    /// `params.requestState`, if it is one of ours.
+    /// `params.requestState`, if this gateway issued it.
     pub(super) fn own_state(&self) -> Option<String> {
         let state = self.frame.param_string(Param::RequestState)?;
-        // The gateway that runs the server has its calls.
+        // Calls to this server are held by the gateway that runs it.
         let is_ours = Holds::is_ours(&state) && !self.target.server.is_elsewhere();
         is_ours.then(|| state.into_owned())
     }
@@ -248,18 +249,18 @@ impl Relay<'_> {
                 ))
             }
             Err(_) => Err(RpcError::internal(format!(
-                "{} calls wait for their clients' input already",
+                "{} calls are already waiting for their clients' input (`max_held_calls`)",
                 limits.max_held_calls
             ))
             .into()),
         }
     }
 
-    /// Goes on with a call on hold: gives the server what the client answered.
+    /// Continues a call on hold: passes the client's answers to the server.
     pub(super) async fn resume(&self, state: &str) -> Result<Answer, Failure> {
         let Some(mut held) = self.shared.held.take(state, &self.origin()) else {
             return Err(RpcError::invalid_params(
-                "Invalid params: `requestState` is unknown, used up, expired or of another request; call again without it",
+                "Invalid params: `requestState` is unknown, used up, expired or belongs to another request; call again without it",
             )
             .into());
         };
@@ -287,7 +288,7 @@ impl Relay<'_> {
     }
 }
 
-/// Why a client cannot be asked that; `tool` is what needs it.
+/// Why a client does not get a request. `tool` is the tool that needs it.
 pub(crate) fn refusal(
     caller: &Caller,
     request: &Frame,
@@ -318,7 +319,7 @@ pub(crate) fn refusal(
     })
 }
 
-/// Asks a legacy client something and waits for its answer.
+/// Sends a request to a legacy client and waits for its answer.
 pub(crate) async fn ask_client(
     shared: &Shared,
     caller: &Caller,
@@ -328,7 +329,7 @@ pub(crate) async fn ask_client(
     answered(ask(caller, method, params)?, shared.limits().held_call_ttl).await
 }
 
-/// Puts a question to a client with a session.
+/// Sends a request to a client with a session.
 fn ask(caller: &Caller, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
     let session = caller.session.as_ref();
     let session = session.ok_or_else(|| RpcError::internal("the client has no session"))?;

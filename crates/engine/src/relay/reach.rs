@@ -1,4 +1,4 @@
-//! Which connection a caller's requests take.
+//! Selects the connection for a caller's requests.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Waits for an instance of somebody's own, as long as one may take to start.
+/// Waits for a separate instance, up to its start timeout.
 async fn in_time<T>(
     server: &Server,
     deadline: Instant,
@@ -25,7 +25,7 @@ async fn in_time<T>(
     started.map_err(|_| Failure::Timeout(ms(server.spec.start_timeout)))
 }
 
-/// The connection that a caller's requests to a server take.
+/// The connection for a caller's requests to a server.
 pub(crate) async fn connection(
     shared: &Arc<Shared>,
     caller: &Caller,

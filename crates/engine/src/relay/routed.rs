@@ -1,4 +1,4 @@
-//! What a request is routed by.
+//! Finds the name or URI that a request is routed by.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use mcp::{
     protocol::method,
 };
 
-/// Where the name or URI stands that a request is routed by.
+/// The position of the name or URI that a request is routed by.
 pub(crate) fn routed_span(frame: &Frame) -> Option<Span> {
     match frame.method() {
         method::TOOLS_CALL | method::PROMPTS_GET => frame.param(Param::Name),

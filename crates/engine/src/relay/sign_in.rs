@@ -1,4 +1,4 @@
-//! Calls of somebody who has to sign in to the server first: their client is asked to open the link, and the call goes on.
+//! Calls of a user who has to sign in to the server first. The client is asked to open a link, and the call continues.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use mcp::{
 use super::{Failure, Opening, Relay};
 use crate::{exchange::Answer, questions::answered, unavailable::Unavailable};
 
-/// The name under which a modern client is asked.
-const KEY: &str = "login";
+/// The key of the request to a modern client.
+const INPUT_KEY: &str = "login";
 
 impl Relay<'_> {
-    /// Whether a call failed for want of a sign-in.
+    /// Returns whether a call failed because a sign-in is needed.
     pub(super) fn needs_login(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Call(CallError::SignIn(sign_in)) => sign_in.is_needed,
@@ -23,7 +23,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Has the caller sign in, and makes the call again; `failure` is what it came to before.
+    /// Lets the caller sign in and repeats the call. `failure` is its previous result.
     pub(super) async fn after_sign_in(
         &self,
         failure: Failure,
@@ -31,7 +31,7 @@ impl Relay<'_> {
     ) -> Result<Answer, Failure> {
         let server = &self.target.server;
         let logins = &self.shared.logins;
-        // Before anybody has the link: what comes about meanwhile counts.
+        // Before the link is given out, so that no sign-in is missed.
         let signed_in = logins.signed_in(&server.spec, &self.caller.principal);
         let Some(link) = logins.link(&server.spec, &self.caller.principal) else {
             return Err(failure);
@@ -39,7 +39,7 @@ impl Relay<'_> {
         let face = self.caller.face();
         let name = server.name();
         let message = quote(&format!(
-            "Sign in to the server `{name}`, and the call goes on"
+            "Sign in to the server `{name}` to continue the call"
         ));
         let params = format!(
             "\"mode\":\"url\",\"message\":{message},\"url\":{}",
@@ -51,7 +51,7 @@ impl Relay<'_> {
             _ if !elicit::opens_urls(&face.capabilities) => return Err(self.linked(&link)),
             Era::Modern if !is_retry => {
                 let asked = format!("{{{params}}}").into();
-                let asked = [(KEY.to_owned(), method::ELICIT.to_owned(), asked)];
+                let asked = [(INPUT_KEY.to_owned(), method::ELICIT.to_owned(), asked)];
                 let result = bridge::input_required(&asked, elicit::STATE);
                 return Ok(Answer::result(self.frame, result.as_bytes()));
             }
@@ -80,16 +80,16 @@ impl Relay<'_> {
         self.run(opening).await
     }
 
-    /// Whether a modern client makes the request again after it was asked to open URLs.
+    /// Returns whether a modern client repeats a request after it was asked to open URLs.
     pub(super) fn is_after_urls(&self) -> bool {
         self.caller.era == Era::Modern
             && self.frame.param_string(Param::RequestState).as_deref() == Some(elicit::STATE)
     }
 
-    /// The error for a modern client that was asked to open a link, and did not.
+    /// The error for a modern client that was asked to open a link and did not.
     pub(super) fn declined_sign_in(&self) -> Option<Failure> {
         let params = self.frame.object()?;
-        params.object("inputResponses")?.find(KEY)?;
+        params.object("inputResponses")?.find(INPUT_KEY)?;
         let logins = &self.shared.logins;
         let link = logins.link(&self.target.server.spec, &self.caller.principal)?;
         Some(self.linked(&link))
@@ -99,7 +99,7 @@ impl Relay<'_> {
     fn linked(&self, link: &str) -> Failure {
         let name: Arc<str> = self.target.server.name().as_str().into();
         let message = format!(
-            "server `{name}` needs you to sign in: open {link} in a browser (it is good once, for ten minutes) and call again; \
+            "server `{name}` needs you to sign in: open {link} in a browser (it works once, within ten minutes) and call again; \
              or run `toolwharf login {name}`"
         );
         let data = format!(

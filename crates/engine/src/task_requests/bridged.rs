@@ -1,4 +1,4 @@
-//! A task of one era, asked for by a client of the other.
+//! Requests about a task whose server has the other era.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,18 +16,19 @@ use crate::{
     connection::Connection,
     exchange::{Answer, Caller},
     questions::Ask,
-    relay::{self, LONGEST},
+    relay::{self, MAX_CALL_TIME},
     server::Server,
     shared::Shared,
     tasks::{Open, Questions, Task},
 };
 
-/// How long a legacy server may take to ask what it says it wants to know.
-const TO_ASK: Duration = Duration::from_secs(2);
-/// The shortest and the longest time from one look at a task to the next.
-const POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How long a modern server may take to end what was cancelled, before its word on it is passed on as it is.
-const TO_CANCEL: Duration = Duration::from_secs(2);
+/// Time to wait for a legacy server's requests after it has announced that it needs input.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Minimum and maximum interval between polls of a task.
+const POLL_INTERVAL_RANGE: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_secs(5));
+/// Time to wait for a modern server to end a cancelled task. After that, its current state is returned.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One client, one server, one task.
 pub(super) struct Bridged<'a> {
@@ -51,7 +52,7 @@ impl Bridged<'_> {
         Ok(Answer::result(frame, result.as_bytes()))
     }
 
-    /// Asks the server about the task. `more` are members of `params` behind the id, with a comma before them.
+    /// Sends a request about the task to the server. `more` are further members of `params`, with a leading comma.
     pub(super) async fn ask(&self, method: &str, more: &str) -> Result<Frame, RpcError> {
         let deadline = Instant::now() + self.server.spec.call_timeout;
         let asked = async {
@@ -123,7 +124,7 @@ impl Bridged<'_> {
         RpcError::internal(self.server.redact(&text))
     }
 
-    /// What the server says of the task now.
+    /// The current state of the task at the server.
     async fn look(&self) -> Result<Frame, RpcError> {
         let found = self.ask(tasks::GET, "").await?;
         match found.kind() {
@@ -140,7 +141,7 @@ impl Bridged<'_> {
         tasks::members(found.text(), &object, era, id, status)
     }
 
-    // A modern server's task, for a legacy client.
+    // Tasks of a modern server, for a legacy client.
 
     async fn legacy_get(&self) -> Result<String, RpcError> {
         let found = self.look().await?;
@@ -160,18 +161,18 @@ impl Bridged<'_> {
         if asked.kind() == Kind::Error {
             return Err(RpcError::from_json(asked.body()));
         }
-        let deadline = Instant::now() + TO_CANCEL;
+        let deadline = Instant::now() + CANCEL_TIMEOUT;
         let mut found = self.look().await?;
         while !is_over(&found) && Instant::now() < deadline {
-            tokio::time::sleep(POLL.0).await;
+            tokio::time::sleep(POLL_INTERVAL_RANGE.0).await;
             found = self.look().await?;
         }
         Ok(format!("{{{}}}", self.described(&found, None)))
     }
 
-    /// Waits for the end of the task; what the server wants to know meanwhile, the client is asked.
+    /// Waits for the end of the task. Requests of the server for input are passed to the client.
     async fn legacy_result(&self, frame: &Frame) -> Result<Answer, RpcError> {
-        let deadline = Instant::now() + LONGEST;
+        let deadline = Instant::now() + MAX_CALL_TIME;
         let mut answered: Vec<String> = Vec::new();
         while Instant::now() < deadline {
             let found = self.look().await?;
@@ -182,7 +183,7 @@ impl Bridged<'_> {
                     let result = tasks::related(part("result").unwrap_or(b"{}"), &self.task.id);
                     let mut splice = mcp::json::Splice::new();
                     let whole = Frame::result(frame.id(), &result);
-                    // It stands in a modern result as a modern result does.
+                    // Inside a task, the result has the modern form.
                     let asked = mcp::protocol::method::TOOLS_CALL;
                     bridge::response_down(&whole, Era::Legacy, Era::Modern, asked, &mut splice);
                     return Ok(Answer::ok(splice.apply(whole.text())));
@@ -209,23 +210,23 @@ impl Bridged<'_> {
             }
             let poll = part("pollIntervalMs")
                 .and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok())
-                .map_or(POLL.1, Duration::from_millis);
-            tokio::time::sleep(poll.clamp(POLL.0, POLL.1)).await;
+                .map_or(POLL_INTERVAL_RANGE.1, Duration::from_millis);
+            tokio::time::sleep(poll.clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
         }
         Err(RpcError::internal(format!(
             "the task did not end within {} s; ask again",
-            LONGEST.as_secs()
+            MAX_CALL_TIME.as_secs()
         )))
     }
 
-    /// Asks a legacy client what a modern task wants to know, and tells the server.
+    /// Passes a modern task's requests for input to a legacy client, and returns its answers to the server.
     async fn put(&self, questions: &[(String, String, Bytes)]) -> Result<(), RpcError> {
         let answers = questions.iter().map(|(key, method, params)| async move {
             let params = tasks::related(params, &self.task.id);
             let answer = relay::ask_client(self.shared, self.caller, method, Some(&params)).await;
             let answer = match answer {
                 Ok(frame) if frame.kind() == Kind::Result => frame.body_bytes(),
-                // The modern era has a word for this in elicitation only.
+                // In the modern era, only elicitation can be cancelled.
                 _ if method == mcp::protocol::method::ELICIT => {
                     Bytes::from_static(b"{\"action\":\"cancel\"}")
                 }
@@ -247,7 +248,7 @@ impl Bridged<'_> {
         }
     }
 
-    // A legacy server's task, for a modern client.
+    // Tasks of a legacy server, for a modern client.
 
     async fn modern_get(&self) -> Result<String, RpcError> {
         let found = self.look().await?;
@@ -279,12 +280,12 @@ impl Bridged<'_> {
     }
 
     async fn modern_cancel(&self) -> Result<String, RpcError> {
-        // Whether it can still be cancelled is the server's affair: the acknowledgement promises nothing.
+        // The server decides whether the task can still be cancelled. The acknowledgement does not promise it.
         self.ask(tasks::CANCEL, "").await?;
         Ok("{\"resultType\":\"complete\"}".into())
     }
 
-    /// The response to `tasks/result` of a task that is over.
+    /// The response to `tasks/result` of a task that has ended.
     async fn outcome(&self) -> Result<Frame, RpcError> {
         let open = std::mem::replace(&mut *self.task.questions.lock(), Questions::None);
         if let Questions::Open(mut open) = open {
@@ -295,20 +296,20 @@ impl Bridged<'_> {
                     }
                 }
             };
-            if let Ok(Some(frame)) = tokio::time::timeout(TO_ASK, ended).await {
+            if let Ok(Some(frame)) = tokio::time::timeout(ASK_TIMEOUT, ended).await {
                 return Ok(frame);
             }
         }
         self.ask(tasks::RESULT, "").await
     }
 
-    /// What a legacy server asks in the course of the task: it does so in the answer to `tasks/result`, which is held
-    /// open for that. Members of `inputRequests`.
+    /// The requests that a legacy server sends during the task, as members of `inputRequests`. They arrive during
+    /// `tasks/result`, which is kept open for this.
     async fn questions(&self) -> Result<Vec<String>, RpcError> {
         let open = match std::mem::replace(&mut *self.task.questions.lock(), Questions::Taken) {
             Questions::Open(open) => Some(open),
             Questions::None => None,
-            // Whoever asked first gets them.
+            // The first request gets them.
             Questions::Taken => return Ok(Vec::new()),
         };
         let task = self.task;
@@ -330,15 +331,15 @@ impl Bridged<'_> {
             None => None,
         };
         if asked.is_none() {
-            // It is over, and the next look at it will tell.
+            // The task has ended, which the next poll will show.
             taken.open = None;
         }
         Ok(asked.unwrap_or_default())
     }
 
-    /// What a server asks in the answer to `tasks/result`; `None` if that answer has come.
+    /// The requests of a server during `tasks/result`. `None` if the response has arrived.
     async fn listen(&self, open: &mut Open) -> Option<Vec<String>> {
-        let deadline = Instant::now() + TO_ASK;
+        let deadline = Instant::now() + ASK_TIMEOUT;
         loop {
             let event = if open.asks.is_empty() {
                 tokio::time::timeout_at(deadline, open.call.next())
@@ -389,7 +390,7 @@ impl Bridged<'_> {
             .ok_or_else(|| {
                 RpcError::invalid_params("Invalid params: `inputResponses` must be an object")
             })?;
-        // Keys that are not open are ignored (SEP-2663 "Task Update Requests").
+        // Unknown keys are ignored (SEP-2663 "Task Update Requests").
         let (answers, connection) = match &mut *self.task.questions.lock() {
             Questions::Open(open) => (
                 answered(&mut open.asks, &responses),
@@ -407,7 +408,7 @@ impl Bridged<'_> {
     }
 }
 
-/// The answers to those that are answered, which are open no more.
+/// Takes out the answered requests and returns the responses to them.
 fn answered(asks: &mut Vec<Ask>, responses: &Object<'_>) -> Vec<Frame> {
     let mut answers = Vec::new();
     asks.retain(|ask| match responses.raw(&ask.key) {
@@ -420,7 +421,8 @@ fn answered(asks: &mut Vec<Ask>, responses: &Object<'_>) -> Vec<Frame> {
     answers
 }
 
-/// The questions of a task while somebody has them; given back on drop, also when whoever took them is gone.
+/// A task's requests while one client request handles them. They are returned on drop, even if that request is
+/// cancelled.
 struct Taken<'a> {
     task: &'a Task,
     open: Option<Box<Open>>,

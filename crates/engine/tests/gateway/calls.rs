@@ -21,7 +21,7 @@ fn numbers(held: &[Value]) -> Vec<u64> {
         .collect()
 }
 
-/// The caller gets an error when the time is up, and nobody gets the late answer.
+/// The caller gets an error when the time is up, and the late response is dropped.
 #[tokio::test(start_paused = true)]
 async fn h06_a_late_answer_is_nobodys() {
     for spec in [stdio("one"), hosted("one", |_| {})] {
@@ -41,7 +41,7 @@ async fn h06_a_late_answer_is_nobodys() {
                 assert_eq!(began.elapsed(), ServerSpec::DEFAULT_CALL_TIMEOUT);
                 assert_eq!(reply.reason(), "timeout");
                 assert!(reply.message().contains("`hold`"), "{}", reply.raw);
-                // It is told that nobody waits any more; and it answers all the same, while the next one waits.
+                // The server is notified of the timeout. It responds even so, while the next call is waiting.
                 quiet().await;
                 assert!(one.held().is_empty());
                 let next = client.begin_tool("hold", json!({ "n": 2 }));
@@ -55,7 +55,7 @@ async fn h06_a_late_answer_is_nobodys() {
     }
 }
 
-/// A caller may bring another time than the server's, and progress stretches it.
+/// The timeout of the server's entry applies, and the error names it.
 #[tokio::test(start_paused = true)]
 async fn h06_the_time_is_the_servers_own() {
     let world = World::new();
@@ -69,7 +69,8 @@ async fn h06_the_time_is_the_servers_own() {
     assert!(reply.message().contains("5000 ms"), "{}", reply.raw);
 }
 
-/// One call at a time for a bridged server, the rest in line; and a line that is full says so at once.
+/// A bridged server gets one call at a time, and the rest wait in line. If the line is full, calls are refused
+/// immediately.
 #[tokio::test(start_paused = true)]
 async fn h07_a_hosted_server_has_one_call_in_flight_and_a_bounded_line() {
     let world = World::with(|settings| settings.limits.queue_len = 3);
@@ -96,7 +97,7 @@ async fn h07_a_hosted_server_has_one_call_in_flight_and_a_bounded_line() {
     }
 }
 
-/// What waits in line for too long was never sent.
+/// A call that waits in line for too long is never sent.
 #[tokio::test(start_paused = true)]
 async fn h07_time_in_line_counts() {
     let world = World::new();
@@ -114,7 +115,7 @@ async fn h07_time_in_line_counts() {
     let third = client.begin_tool("hold", json!({ "n": 2 }));
     let (second, third) = tokio::join!(second.reply(), third.reply());
     assert_eq!(second.reason(), "timeout");
-    // It came when the second was sent already, and gets the rest of its own time.
+    // It arrived after the second call was sent, and has the rest of its own time.
     assert_eq!(third.reason(), "timeout");
     assert_eq!(one.heard("tools/call").len(), 3);
 }
@@ -145,7 +146,7 @@ async fn g14_a_limit_holds_and_the_rest_is_in_order() {
     }
 }
 
-/// Clients number their requests alike; the server sees each number once.
+/// Clients use the same request ids. The server sees each id once.
 #[tokio::test(start_paused = true)]
 async fn a02_a_thousand_calls_with_colliding_ids() {
     let world = World::new();
@@ -175,7 +176,7 @@ async fn a02_a_thousand_calls_with_colliding_ids() {
     }
 }
 
-/// An id that is in use by a request of the same session is refused, and the request in flight goes on.
+/// A request id that is in use in the same session is refused. The request in flight continues.
 #[tokio::test(start_paused = true)]
 async fn a02_an_id_in_use_is_refused() {
     let world = World::new();
@@ -192,7 +193,7 @@ async fn a02_an_id_in_use_is_refused() {
     first.reply().await.result();
 }
 
-/// What a cancelled call leaves behind: nothing.
+/// A cancelled call leaves nothing behind.
 async fn cancelled(world: &World, client: &Client, pending: crate::support::client::Pending) {
     if let Some(pending) = client.cancel(pending) {
         assert_eq!(pending.reply().await.frame, Value::Null);
@@ -231,7 +232,7 @@ fn heard(world: &World) -> Vec<Value> {
     arguments.cloned().collect()
 }
 
-/// At its first start, of which nobody knows what it will offer, and at a later one.
+/// During the first start, when the catalog is unknown, and during a later one.
 #[tokio::test(start_paused = true)]
 async fn g15_a_call_is_cancelled_while_its_server_starts() {
     for era in ERAS {
@@ -248,7 +249,7 @@ async fn g15_a_call_is_cancelled_while_its_server_starts() {
             quiet().await;
             assert_eq!((world.state("one"), one.starts()), ("starting", start));
             cancelled(&world, &client, call).await;
-            // The start goes on: somebody else may want it.
+            // The start continues, since another client may want the server.
             takes(world.until_state("one", "running").await, 7.9, 8.1);
             assert_eq!(client.tool("echo", json!({ "n": 1 })).await.json()["n"], 1);
             takes(world.until_state("one", "idle").await, 60.0, 121.0);
@@ -275,14 +276,14 @@ async fn g15_a_call_in_flight_is_cancelled_at_its_server() {
             let told = one.cancelled();
             assert_eq!(told.len(), times + 1);
             assert_eq!(told[times]["params"]["name"], "hold");
-            // Its place is free.
+            // The place is free again.
             assert_eq!(world.server("one").load(), (0, 0));
             assert_eq!(client.tool("echo", json!({ "n": 1 })).await.json()["n"], 1);
         }
     }
 }
 
-/// A session that ends takes its calls with it.
+/// When a session ends, its calls are cancelled.
 #[tokio::test(start_paused = true)]
 async fn g15_calls_end_with_their_session() {
     let world = World::new();

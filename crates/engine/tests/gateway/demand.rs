@@ -1,4 +1,4 @@
-//! Servers that are started when somebody wants them: those of projects, and all under the start policy `lazy`.
+//! Servers started on demand: those of projects, and all servers under the start policy `lazy`.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use tokio::time::Instant;
 
 use crate::support::{ERAS, World, owned, quiet, server::Scripted, stdio, takes, until, url};
 
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn lazy() -> (World, Scripted) {
     let world = World::with(|settings| {
         settings.start = StartPolicy::Lazy;
-        settings.limits.server_idle = IDLE;
+        settings.limits.server_idle = IDLE_TIMEOUT;
     });
     let one = world.scripted("one");
     (world, one)
 }
 
-/// Racing first requests, of lists and of calls, start each server once.
+/// Concurrent first requests, for lists and calls, start each server once.
 #[tokio::test(start_paused = true)]
 async fn a12_the_first_requests_start_a_server_once() {
     let (world, one) = lazy().await;
@@ -47,7 +47,7 @@ async fn a12_the_first_requests_start_a_server_once() {
     assert_eq!(one.starts(), 1);
 }
 
-/// A connection that nobody uses is given up; what was offered stays on offer, and the next call has it made again.
+/// An unused connection is closed. The tools stay on offer, and the next call reconnects.
 #[tokio::test(start_paused = true)]
 async fn p10_an_idle_server_is_stopped_and_started_again() {
     for era in ERAS {
@@ -63,9 +63,9 @@ async fn p10_an_idle_server_is_stopped_and_started_again() {
                 start
             );
             assert_eq!(one.starts(), start);
-            // As long as a call is in flight, it is used.
+            // A server with a call in flight is in use.
             let call = client.begin_tool("hold", json!({}));
-            tokio::time::sleep(5 * IDLE).await;
+            tokio::time::sleep(5 * IDLE_TIMEOUT).await;
             assert_eq!(one.release(), 1);
             call.reply().await.result();
             takes(world.until_state("one", "idle").await, 1.0, 121.0);
@@ -76,7 +76,7 @@ async fn p10_an_idle_server_is_stopped_and_started_again() {
     }
 }
 
-/// Whoever comes while it is being stopped waits, and gets a new instance once the old one is gone.
+/// A call that arrives during the stop waits, and gets a new instance once the old one is gone.
 #[tokio::test(start_paused = true)]
 async fn p10_a_call_during_the_idle_stop_waits() {
     let (world, one) = lazy().await;
@@ -92,7 +92,7 @@ async fn p10_a_call_during_the_idle_stop_waits() {
     assert_eq!((one.starts(), one.most_running()), (2, 1));
 }
 
-/// A server whose resources are watched is not idle.
+/// A server with watched resources is not idle.
 #[tokio::test(start_paused = true)]
 async fn p10_a_watched_server_is_in_use() {
     for era in ERAS {
@@ -109,7 +109,7 @@ async fn p10_a_watched_server_is_in_use() {
             .request("resources/subscribe", uri.clone())
             .await
             .result();
-        tokio::time::sleep(10 * IDLE).await;
+        tokio::time::sleep(10 * IDLE_TIMEOUT).await;
         assert_eq!((world.state("one"), one.starts()), ("running", 1));
         one.updated("note:1");
         quiet().await;
@@ -124,8 +124,8 @@ async fn p10_a_watched_server_is_in_use() {
     }
 }
 
-/// Not at boot, but at the first use; several agents of a project share the one connection (P11), and another project
-/// that has a server of this name has its own.
+/// The server connects at the first use, not at boot. The agents of a project share the connection (P11), and another
+/// project with a server of the same name has a separate one.
 #[tokio::test(start_paused = true)]
 async fn p10_the_first_use_connects_and_p11_agents_share_it() {
     let world = World::new();
@@ -149,14 +149,14 @@ async fn p10_the_first_use_connects_and_p11_agents_share_it() {
     let other = world.client_in(Era::Legacy, "q").await;
     other.tool("echo", json!({})).await.result();
     assert_eq!((p.starts(), q.starts()), (1, 1));
-    // A later run finds it there.
+    // A later run still finds the connection.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let agent = world.client_in(Era::Modern, "p").await;
     agent.tool("echo", json!({})).await.result();
     assert_eq!(p.starts(), 1);
 }
 
-/// After three failures in a row it is left alone for a minute; then the next caller has it tried again.
+/// After three failures in a row, no attempt is made for a minute. Then the next caller triggers one.
 #[tokio::test(start_paused = true)]
 async fn p12_three_failures_make_a_server_unavailable_for_a_while() {
     let world = World::new();
@@ -167,7 +167,7 @@ async fn p12_three_failures_make_a_server_unavailable_for_a_while() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     one.script(|script| script.refusals = 4).exit(0);
     takes(world.until_state("one", "unavailable").await, 0.7, 4.0);
-    // And once more after the first cooldown: one failure is enough then.
+    // The same again after the first cooldown, when one failure is enough.
     for attempts in [4, 5] {
         assert_eq!(one.attempts().len(), attempts);
         for seconds in [0, 20, 39] {
@@ -193,7 +193,7 @@ async fn p12_three_failures_make_a_server_unavailable_for_a_while() {
     }
 }
 
-/// How many failures, and how long, is the entry's word before the settings'.
+/// The entry's number of failures and cooldown take precedence over the settings.
 #[tokio::test(start_paused = true)]
 async fn p12_the_breaker_is_a_setting() {
     let of = |failures, seconds| Breaker {
@@ -215,7 +215,7 @@ async fn p12_the_breaker_is_a_setting() {
     }
 }
 
-/// A change ends the cooldown, and starts nothing that nobody wants.
+/// A configuration change ends the cooldown, and does not start an unwanted server.
 #[tokio::test(start_paused = true)]
 async fn p12_a_change_ends_the_cooldown() {
     let world = World::new();
@@ -239,7 +239,7 @@ async fn p12_a_change_ends_the_cooldown() {
     assert_eq!(one.attempts().len(), attempts + 1);
 }
 
-/// A secret that is missing fails the connection with its reason, and nothing is started.
+/// A missing secret makes the connection fail with that reason, and nothing is started.
 #[tokio::test(start_paused = true)]
 async fn p04_a_missing_secret_is_the_reason() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! G15: what passes between clients and servers, for every pair of eras.
+//! G15: everything that clients and servers exchange, for every pair of eras.
 
 use mcp::Era;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::support::{
     stdio,
 };
 
-/// Each pair: a client, and the one server that there is, which has everything.
+/// Every pair of a client and a single server that offers everything.
 async fn pairs() -> Vec<(World, Client, Scripted, [Era; 2])> {
     let mut pairs = Vec::new();
     for server in ERAS {
@@ -51,7 +51,7 @@ async fn g15_calls_prompts_and_completion() {
         let params = json!({ "ref": reference, "argument": argument });
         let completed = client.request("completion/complete", params).await;
         assert_eq!(completed.result()["completion"]["values"], json!(["greet"]));
-        // Each side sees its own era only.
+        // Each side sees only its own era.
         for reply in [reply, failed, got, completed] {
             let says = reply.result().get("resultType").is_some();
             assert_eq!(says, eras[0] == Era::Modern, "{eras:?}: {}", reply.raw);
@@ -101,7 +101,7 @@ async fn g15_questions_of_a_server_and_their_answers() {
     }
 }
 
-/// A legacy client gets all that is logged until it sets a level, a modern one only what it asks for, call by call.
+/// A legacy client gets all log messages until it sets a level. A modern one gets only what each call asks for.
 #[tokio::test(start_paused = true)]
 async fn g15_log_messages_from_a_level_on() {
     for (_world, client, _one, eras) in pairs().await {
@@ -132,8 +132,8 @@ async fn g15_log_messages_from_a_level_on() {
     }
 }
 
-/// A question names no call. With calls of several sessions in flight nobody can tell whose it is: it is refused, with the
-/// remedy, and from then on the server gets the calls of one session at a time.
+/// A server request does not name a call. With calls of several sessions in flight, its recipient is unclear: it is
+/// refused with the remedy, and from then on the server gets the calls of one session at a time.
 #[tokio::test(start_paused = true)]
 async fn g15_a_question_that_could_be_anybodys() {
     let world = World::new();
@@ -164,12 +164,12 @@ async fn g15_a_question_that_could_be_anybodys() {
     assert_eq!(asking.reply().await.json(), answer("elicitation/create"));
 }
 
-/// While a client thinks it over, its call is not late; and when it goes away instead, the server hears of that.
+/// A call does not time out while its client is thinking. If the client goes away, the server is notified.
 #[tokio::test(start_paused = true)]
 async fn g15_a_question_that_its_client_thinks_over() {
     for (world, client, one, eras) in pairs().await {
         if eras[0] == Era::Modern {
-            // It has been asked by the answer, and has its time until it comes back.
+            // The client got the request in the response, and has time until it returns.
             let call = client.begin_tool("ask", json!({}));
             let asked = call.reply().await;
             assert_eq!(asked.result()["resultType"], "input_required");
@@ -195,7 +195,7 @@ async fn g15_a_question_that_its_client_thinks_over() {
         let call = client.cancel(call).expect("it is told of");
         assert!(call.reply().await.frame.is_null());
         quiet().await;
-        // A modern server has answered its call, and waits for none.
+        // A modern server has answered its call and does not wait.
         let told = usize::from(eras[1] == Era::Legacy);
         assert_eq!(one.cancelled().len(), told, "{eras:?}");
         assert_eq!(world.server("one").load(), (0, 0));
@@ -219,7 +219,7 @@ async fn g15_subscriptions_to_resources() {
         let told = client.notifications(UPDATED);
         assert_eq!(told.len(), 1, "{eras:?}: {told:?}");
         assert_eq!(told[0]["params"]["uri"], uris[0], "{eras:?}");
-        // A new instance of the server is asked for it again.
+        // The subscription is repeated at a new instance of the server.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         one.exit(1);
         crate::support::until("another instance is asked", || match eras[1] {
@@ -234,7 +234,7 @@ async fn g15_subscriptions_to_resources() {
     }
 }
 
-/// What one side cannot say is a clear error.
+/// A method that the era does not have is a clear error.
 #[tokio::test(start_paused = true)]
 async fn g15_methods_of_the_other_era_are_unknown() {
     for (_world, client, one, eras) in pairs().await {

@@ -1,4 +1,4 @@
-//! What holds for every server, wherever it is declared and however it is reached.
+//! Rules for every server, however it is declared or reached.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn put(world: &World, spec: ServerSpec) {
     }
 }
 
-/// Callers wait for a restart at once.
+/// Callers wait for an immediate restart.
 #[tokio::test(start_paused = true)]
 async fn h09_callers_wait_for_a_free_restart() {
     for era in ERAS {
@@ -44,7 +44,7 @@ async fn h09_callers_wait_for_a_free_restart() {
     }
 }
 
-/// A process of `mcp.json` that had answered a request since its start is started again at once, ten times a minute.
+/// A process of `mcp.json` that had responded since its start is restarted immediately, ten times a minute.
 #[tokio::test(start_paused = true)]
 async fn h09_a_process_has_ten_free_restarts_a_minute() {
     let world = world(stdio("one")).await;
@@ -64,7 +64,7 @@ async fn h09_a_process_has_ten_free_restarts_a_minute() {
     takes(world.until_state("one", "running").await, 0.2, 1.1);
 }
 
-/// One that ended before it had answered what it was asked at its start waits before the next.
+/// A process that exits before its first response waits before the next start.
 #[tokio::test(start_paused = true)]
 async fn h09_a_process_that_answered_nothing_waits() {
     let world = world(stdio("one")).await;
@@ -77,7 +77,7 @@ async fn h09_a_process_that_answered_nothing_waits() {
     takes(world.until_state("one", "running").await, 0.2, 1.1);
 }
 
-/// Nobody waits for a start that comes after a backoff.
+/// Callers do not wait for a start that follows a backoff.
 #[tokio::test(start_paused = true)]
 async fn h10_nobody_waits_for_a_start_after_a_backoff() {
     let world = world(hosted("one", |_| {})).await;
@@ -98,8 +98,8 @@ async fn h10_nobody_waits_for_a_start_after_a_backoff() {
     assert_eq!(reply.reason(), "server_unavailable");
 }
 
-/// What is unusable as it is described is blocked: no attempt, no crash, no rung, one event; and it starts by itself
-/// when that is mended.
+/// An unusable spec blocks the server: no attempt, no crash, no wait, one event. The server starts by itself once the
+/// spec is fixed.
 #[tokio::test(start_paused = true)]
 async fn u04_a_missing_secret_blocks() {
     let why = "the secret `API_KEY` of server `one` is not set";
@@ -132,7 +132,7 @@ async fn u04_a_missing_secret_blocks() {
     }
 }
 
-/// A project's server that is blocked is not unavailable after the cooldown, but when it is mended: on demand.
+/// A blocked server of a project does not become available after a cooldown, but on demand once it is fixed.
 #[tokio::test(start_paused = true)]
 async fn u04_a_projects_missing_secret_blocks() {
     let world = World::new();
@@ -159,7 +159,7 @@ async fn u04_a_projects_missing_secret_blocks() {
     client.tool("echo", json!({})).await.result();
 }
 
-/// A command or image that is not there is looked at again every minute, and told once.
+/// A missing command or image is checked again every minute and reported once.
 #[tokio::test(start_paused = true)]
 async fn u04_what_is_refused_is_looked_at_every_minute() {
     for spec in [stdio("one"), hosted("one", |_| {})] {
@@ -183,7 +183,7 @@ async fn u04_what_is_refused_is_looked_at_every_minute() {
     }
 }
 
-/// An order to start has it looked at at once, and one to stop ends that.
+/// An order to start triggers an immediate check. An order to stop ends the checks.
 #[tokio::test(start_paused = true)]
 async fn u04_orders_to_a_blocked_server() {
     for order in [Order::Start, Order::Restart, Order::Stop] {
@@ -220,7 +220,7 @@ async fn u05_a_reload_never_runs_two() {
     assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
 }
 
-/// Removed and put back before the old instance has gone: still never two.
+/// Removed and added again before the old instance is gone: still never two instances.
 #[tokio::test(start_paused = true)]
 async fn u05_removed_and_put_back_never_runs_two() {
     for spec in [stdio("one"), hosted("one", |_| {})] {
@@ -239,7 +239,7 @@ async fn u05_removed_and_put_back_never_runs_two() {
     }
 }
 
-/// A changed registration has the grace of a restart, and callers wait for the new instance.
+/// A changed registration has the grace period of a restart, and callers wait for the new instance.
 #[tokio::test(start_paused = true)]
 async fn u05_a_changed_registration_has_ten_seconds() {
     let world = world(hosted("one", |_| {})).await;
@@ -255,7 +255,7 @@ async fn u05_a_changed_registration_has_ten_seconds() {
     assert_eq!(one.most_running(), 1);
 }
 
-/// The same for one that is removed.
+/// The same for a removed registration.
 #[tokio::test(start_paused = true)]
 async fn g11_a_removed_registration_has_ten_seconds() {
     let world = world(hosted("one", |_| {})).await;
@@ -266,7 +266,7 @@ async fn g11_a_removed_registration_has_ten_seconds() {
     takes(until("it is gone", || one.running() == 0).await, 9.8, 10.2);
 }
 
-/// A restart while it starts waits until what was started is gone.
+/// A restart during the start waits until the starting instance is gone.
 #[tokio::test(start_paused = true)]
 async fn h12_a_restart_during_the_start_never_runs_two() {
     for orders in [vec![Order::Restart], vec![Order::Stop, Order::Start]] {
@@ -286,7 +286,7 @@ async fn h12_a_restart_during_the_start_never_runs_two() {
     }
 }
 
-/// Nothing is launched once the product stops.
+/// Nothing is launched after shutdown begins.
 #[tokio::test(start_paused = true)]
 async fn h11_nothing_is_launched_once_stopping() {
     let world = World::with(|settings| settings.start = StartPolicy::Lazy);
@@ -301,7 +301,7 @@ async fn h11_nothing_is_launched_once_stopping() {
     let starts = world.scripted("one").starts();
     let late = async {
         quiet().await;
-        // Neither a change of the configuration nor a request starts anything now.
+        // Neither a configuration change nor a request starts anything now.
         world.configure(&[stdio("slow"), renewed(stdio("one")), stdio("new")]);
         client.tools().await;
         world.server("new").want();
@@ -318,7 +318,7 @@ async fn h11_nothing_is_launched_once_stopping() {
     assert_eq!(world.scripted("one").running(), 0);
 }
 
-/// One look-up of servers for all: a tool of a hosted server is switched off as any other.
+/// All servers are looked up in the same way: tools of hosted servers can be disabled like any others.
 #[tokio::test(start_paused = true)]
 async fn g12_a_tool_of_a_hosted_server_is_switched_off() {
     let world = world(hosted("one", |_| {})).await;
@@ -334,7 +334,7 @@ async fn g12_a_tool_of_a_hosted_server_is_switched_off() {
     assert_eq!(one.starts(), 1);
 }
 
-/// All take orders.
+/// All servers accept orders.
 #[tokio::test(start_paused = true)]
 async fn h12_every_server_takes_orders() {
     for spec in [stdio("one"), url("one")] {
@@ -369,7 +369,7 @@ async fn h08_what_is_not_started_at_boot_is_saved_as_stopped() {
     assert_eq!(world.scripted("once").starts(), 0);
 }
 
-/// A server that ends while the product lets calls finish is not started again, and keeps nobody waiting.
+/// A server that exits while the gateway drains calls is not restarted, and no caller waits for it.
 #[tokio::test(start_paused = true)]
 async fn h11_what_ends_while_calls_finish_stays_away() {
     for spec in [stdio("one"), url("one"), hosted("one", |_| {})] {

@@ -1,4 +1,4 @@
-//! G: one endpoint over all servers.
+//! G: one endpoint for all servers.
 
 use engine::{Scope, catalog::ListKind};
 use mcp::Era;
@@ -38,8 +38,8 @@ async fn g01_one_list_over_all_enabled_servers() {
     assert_eq!(world.scripted("off").starts(), 0);
 }
 
-/// Only the first list of all waits for a server that is slow to start, and that for ten seconds; a call of its tool waits
-/// as long as the server takes.
+/// Only the very first list waits for a slow server, for ten seconds at most. A call of its tool waits as long as the
+/// server takes.
 #[tokio::test(start_paused = true)]
 async fn g01_a_slow_server_holds_up_nobody_for_long() {
     let world = World::new();
@@ -115,7 +115,7 @@ async fn g04_a_tool_that_does_not_exist_is_an_error() {
     assert!(world.scripted("one").heard("tools/call").is_empty());
 }
 
-/// Its tools stay on offer, and a call says at once why it cannot be made, and when it may be.
+/// Its tools stay on offer. A call fails immediately with the reason and the time of the next attempt.
 #[tokio::test(start_paused = true)]
 async fn g05_a_server_that_is_away_is_an_error_at_once() {
     let world = World::new();
@@ -191,7 +191,8 @@ async fn g08_a_project_sees_its_own_servers_and_g09_nobody_in_particular_all() {
     assert!(world.scripted("theirs").heard("tools/call").is_empty());
 }
 
-/// Servers come and go while clients are connected: they are told, each time once, and the lists are right at once.
+/// Servers come and go while clients are connected. Clients are notified once each time, and the lists are correct
+/// immediately.
 #[tokio::test(start_paused = true)]
 async fn g10_and_g11_clients_are_told_of_servers_that_come_and_go() {
     let world = World::new();
@@ -249,7 +250,7 @@ async fn g12_a_tool_is_switched_off_without_a_restart() {
     assert_eq!(world.scripted("one").starts(), 1);
 }
 
-/// However often a server says that its tools have changed, its clients are told once for a burst, and it is asked about as often.
+/// However often a server reports changed tools, a burst causes one notification to clients, and as few fetches.
 #[tokio::test(start_paused = true)]
 async fn g10_a_storm_of_list_changes_is_told_once() {
     for era in ERAS {
@@ -277,7 +278,7 @@ async fn g10_a_storm_of_list_changes_is_told_once() {
         }
         let asked = one.heard("tools/list").len() - asked;
         assert!((1..=3).contains(&asked), "{asked} times");
-        // What does not change anything is told to nobody.
+        // A notification without a real change is not passed on.
         one.changed("tools");
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         assert!(one.heard("tools/list").len() > asked);
@@ -287,7 +288,7 @@ async fn g10_a_storm_of_list_changes_is_told_once() {
     }
 }
 
-/// A storm that lasts, of changes that are such: told once, and what clients have in the end is what there is.
+/// A lasting storm of real changes is announced once per burst, and clients end up with the current list.
 #[tokio::test(start_paused = true)]
 async fn g10_a_storm_that_lasts_is_told_once() {
     let world = World::new();
@@ -312,7 +313,7 @@ async fn g10_a_storm_that_lasts_is_told_once() {
         assert_eq!(client.notifications(TOOLS_CHANGED).len(), 1);
         assert_eq!(client.tools().await, [tool(14)]);
     }
-    // One that goes on is told in parts.
+    // A lasting burst is announced in parts.
     for change in 0..100 {
         one.tools(&[&tool(change)]);
         one.changed("tools");
@@ -325,7 +326,7 @@ async fn g10_a_storm_that_lasts_is_told_once() {
     }
 }
 
-/// Every era meets every other, and every answer its own caller.
+/// All pairs of eras work, and every response reaches its own caller.
 #[tokio::test(start_paused = true)]
 async fn g13_every_response_reaches_its_own_caller() {
     let world = World::with(|settings| settings.limits.queue_len = 1000);
@@ -353,7 +354,7 @@ async fn g13_every_response_reaches_its_own_caller() {
     }
 }
 
-/// Of two servers with a tool of one name that is kept back, the one that is meant is named.
+/// If two servers have a kept-back tool of the same name, the message names the right server.
 #[tokio::test(start_paused = true)]
 async fn g04_what_is_kept_back_is_told_of_the_right_server() {
     let world = World::with(|settings| settings.pinning = Pinning::Quarantine);
@@ -375,7 +376,7 @@ async fn g04_what_is_kept_back_is_told_of_the_right_server() {
             assert!(!said.contains(other), "{said}");
         }
     }
-    // What is offered under the name goes before what is kept back.
+    // An offered tool takes precedence over a kept-back tool of the same name.
     world
         .scripted("two")
         .script(|script| script.description = "")

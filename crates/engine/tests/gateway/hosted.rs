@@ -1,4 +1,4 @@
-//! H: hosted servers, from their launch to their end.
+//! H: hosted servers, from launch to end.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use tokio::{sync::broadcast::Receiver, time::Instant};
 
 use crate::support::{ERAS, World, hosted, quiet, renewed, server::Scripted, stdio, takes, until};
 
-/// Longer than every wait before a start.
-const LONG: Duration = Duration::from_secs(400);
+/// Longer than any wait before a start.
+const LONG_WAIT: Duration = Duration::from_secs(400);
 
 /// A world with the hosted server `one`.
 async fn world(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
@@ -23,7 +23,7 @@ async fn world(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
     (world, one)
 }
 
-/// Such a world, and the server runs.
+/// The same, with the server running.
 async fn running(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
     let (world, one) = world(change).await;
     world.up(&["one"]).await;
@@ -47,7 +47,7 @@ async fn h01_calls_wait_for_the_first_start() {
         let began = Instant::now();
         let reply = client.tool("echo", json!({ "n": 1 })).await;
         assert_eq!(reply.json()["n"], 1);
-        // The client has waited a second for what the server says of itself.
+        // The client has already waited a second for the handshake.
         takes(began.elapsed(), 6.9, 8.1);
         let status = world.status("one");
         assert_eq!((status.phase.word(), status.restarts), ("running", 0));
@@ -55,7 +55,7 @@ async fn h01_calls_wait_for_the_first_start() {
     }
 }
 
-/// As they were left, all at once.
+/// They are restored to the state in which they were left, all at the same time.
 #[tokio::test(start_paused = true)]
 async fn h08_registered_servers_are_back_when_the_product_is() {
     use RestartPolicy::{Always, No, OnFailure, UnlessStopped};
@@ -93,7 +93,7 @@ async fn h08_registered_servers_are_back_when_the_product_is() {
     }
 }
 
-/// A server that ends is back at once, and callers wait for that; its end is on its status.
+/// A crashed server is restarted immediately, and callers wait for it. Its status shows the crash.
 #[tokio::test(start_paused = true)]
 async fn h09_a_server_that_crashed_is_back_at_once() {
     for era in ERAS {
@@ -151,8 +151,8 @@ async fn h09_restart_policies_are_as_docker_has_them() {
                 assert_eq!(reply.json()["n"], 1);
             } else {
                 assert_eq!(reply.reason(), "server_unavailable");
-                // It stays so until somebody starts it by hand.
-                tokio::time::sleep(LONG).await;
+                // It stays so until a user starts it.
+                tokio::time::sleep(LONG_WAIT).await;
                 assert_eq!(world.phase("one"), phase);
                 assert_eq!(one.starts(), 1);
                 world.order("one", Order::Start).await;
@@ -163,14 +163,15 @@ async fn h09_restart_policies_are_as_docker_has_them() {
     }
 }
 
-/// More than three ends in a minute: the waits grow, each is warned of once, and calls meanwhile fail at once with the time.
+/// More than three ends in a minute: the waits grow, each causes one warning, and calls fail immediately with the time
+/// of the next attempt.
 #[tokio::test(start_paused = true)]
 async fn h10_a_crash_loop_backs_off_and_warns() {
     let (world, one) = running(|_| {}).await;
     let client = world.legacy().await;
     let mut warnings = world.gateway.warnings();
     one.script(|script| script.dies_at_start = Some(1)).exit(1);
-    let waits = Rules::LADDER;
+    let waits = Rules::REGISTERED_WAITS;
     for (rung, wait) in waits.iter().copied().chain([waits[4]]).enumerate() {
         world.until_phase("one", "backoff").await;
         quiet().await;
@@ -197,7 +198,7 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
         tokio::time::sleep(left).await;
         quiet().await;
     }
-    // It works again. Only when it has been stable it is forgiven.
+    // It works again. The waits are reset only once it is stable.
     one.script(|script| script.dies_at_start = None);
     world.up(&["one"]).await;
     tokio::time::sleep(Rules::REGISTERED.stable / 2).await;
@@ -212,7 +213,7 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
     assert_eq!(one.most_running(), 1);
 }
 
-/// An order to start forgives, one to stop ends the attempts.
+/// An order to start resets the waits, and an order to stop ends the attempts.
 #[tokio::test(start_paused = true)]
 async fn h10_orders_during_a_backoff() {
     for order in [Order::Start, Order::Restart, Order::Stop] {
@@ -226,19 +227,19 @@ async fn h10_orders_during_a_backoff() {
         assert!(began.elapsed() < Duration::from_millis(10));
         let status = world.status("one");
         if order == Order::Stop {
-            tokio::time::sleep(LONG).await;
+            tokio::time::sleep(LONG_WAIT).await;
             assert_eq!((world.phase("one"), one.starts()), ("stopped", starts));
             continue;
         }
         assert_eq!((status.phase.word(), status.restarts), ("running", 0));
-        // Forgiven: it has its starts at once again.
+        // After the reset, it has its free restarts again.
         one.exit(1);
         quiet().await;
         assert_eq!((world.phase("one"), one.starts()), ("running", starts + 2));
     }
 }
 
-/// All are asked to end, and those that do not are killed after thirty seconds in all. Calls get an answer.
+/// All servers are asked to stop, and those that do not are killed after thirty seconds in total. Calls get a response.
 #[tokio::test(start_paused = true)]
 async fn h11_nothing_outlives_the_gateway() {
     let world = World::new();
@@ -278,12 +279,12 @@ async fn h11_nothing_outlives_the_gateway() {
     for call in calls {
         assert_eq!(call.reply().await.reason(), "server_unavailable");
     }
-    tokio::time::sleep(LONG).await;
+    tokio::time::sleep(LONG_WAIT).await;
     assert_eq!(count(Scripted::starts), starts);
     assert_eq!(count(Scripted::running), [0; 5]);
 }
 
-/// A new instance, ten seconds at the latest, and the counters begin anew. Callers wait for it.
+/// A restart creates a new instance within ten seconds and resets the counters. Callers wait for it.
 #[tokio::test(start_paused = true)]
 async fn h12_a_restart_by_hand_makes_a_new_instance() {
     for (is_stubborn, death, from, to) in [
@@ -321,7 +322,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance() {
     }
 }
 
-/// What was stopped by hand answers at once, with the reason, and starts by hand only.
+/// A server stopped by a user answers immediately with the reason, and is started only by a user.
 #[tokio::test(start_paused = true)]
 async fn h12_a_stopped_server_stays_stopped() {
     let (world, one) = running(|_| {}).await;
@@ -336,13 +337,13 @@ async fn h12_a_stopped_server_stays_stopped() {
         assert!(reply.message().contains("stopped"), "{}", reply.raw);
         assert_eq!(client.tools().await, ["echo", "hold"]);
     }
-    tokio::time::sleep(LONG).await;
+    tokio::time::sleep(LONG_WAIT).await;
     assert_eq!(one.starts(), 1);
     world.order("one", Order::Start).await;
     assert_eq!((world.phase("one"), one.starts()), ("running", 2));
 }
 
-/// Whatever is asked for while it starts or stops: there is one instance at most, and the last word counts.
+/// Whatever is ordered while it starts or stops: there is at most one instance, and the last order counts.
 #[tokio::test(start_paused = true)]
 async fn h12_the_last_order_counts() {
     use Order::{Restart, Start, Stop};
@@ -373,7 +374,8 @@ async fn h12_the_last_order_counts() {
     }
 }
 
-/// Three heartbeats without an answer: unresponsive, warned of, and left as it is; calls are still sent.
+/// After three missed heartbeats it is unresponsive, which causes a warning. It is not restarted, and calls are still
+/// sent.
 #[tokio::test(start_paused = true)]
 async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
     for era in ERAS {
@@ -385,7 +387,7 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
         let mut warnings = world.gateway.warnings();
         let client = world.legacy().await;
         one.script(|script| script.is_silent = true);
-        // Each is sent 30 s after the last was answered or missed, which takes 10 s.
+        // Each heartbeat is sent 30 s after the last one was answered or missed, which takes 10 s.
         takes(world.until_phase("one", "unresponsive").await, 119.0, 122.0);
         let asked = match era {
             mcp::Era::Legacy => "ping",
@@ -413,7 +415,7 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
     }
 }
 
-/// A server that is busy with a call is not asked, and a slow one that answers in time is not unresponsive.
+/// A server that is busy with a call gets no heartbeats, and a slow one that responds in time is not unresponsive.
 #[tokio::test(start_paused = true)]
 async fn h15_a_busy_server_is_not_asked() {
     let world = World::new();
@@ -443,7 +445,7 @@ async fn h15_a_busy_server_is_not_asked() {
     takes(world.until_phase("one", "unresponsive").await, 0.9, 3.1);
 }
 
-/// What runs it does not answer: nothing is started next to what may still be there.
+/// If the runtime does not respond, no second instance is started, since the first may still run.
 #[tokio::test(start_paused = true)]
 async fn h12_a_lost_instance_is_not_started_a_second_time() {
     let (world, one) = running(|_| {}).await;
@@ -467,14 +469,14 @@ async fn h12_a_lost_instance_is_not_started_a_second_time() {
         "server_unavailable"
     );
     assert!(began.elapsed().is_zero());
-    tokio::time::sleep(LONG).await;
+    tokio::time::sleep(LONG_WAIT).await;
     assert_eq!((world.phase("one"), one.starts()), ("unknown", 1));
     one.exit(137);
     world.up(&["one"]).await;
     assert_eq!((one.starts(), one.most_running()), (2, 1));
 }
 
-/// A registration that changes: calls in flight end with a clear error, new ones wait for the new instance.
+/// When a registration changes, calls in flight end with a clear error, and new ones wait for the new instance.
 #[tokio::test(start_paused = true)]
 async fn u05_a_changed_registration_in_mid_call() {
     for era in ERAS {
@@ -506,7 +508,7 @@ async fn u05_a_changed_registration_never_runs_twice() {
     assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
 }
 
-/// A change forgives what failed, and does not start what somebody stopped.
+/// A change resets failures, but does not start a server that a user stopped.
 #[tokio::test(start_paused = true)]
 async fn u05_a_change_of_a_server_that_does_not_run() {
     let (world, one) = world(|_| {}).await;
@@ -521,14 +523,14 @@ async fn u05_a_change_of_a_server_that_does_not_run() {
 
     world.order("one", Order::Stop).await;
     world.host([hosted("one", |_| {})]);
-    tokio::time::sleep(LONG).await;
+    tokio::time::sleep(LONG_WAIT).await;
     assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
     let client = world.legacy().await;
     let refused = client.tool("echo", json!({})).await;
     assert_eq!(refused.reason(), "server_unavailable");
 }
 
-/// The same registration again changes nothing.
+/// Repeating the same registration changes nothing.
 #[tokio::test(start_paused = true)]
 async fn u05_a_registration_that_is_repeated() {
     let (world, one) = running(|_| {}).await;
@@ -558,7 +560,7 @@ async fn g11_a_registration_ends_in_mid_call() {
         }
         server.stopped().await;
         takes(began.elapsed(), 0.0, 0.1);
-        // The second was in line and never sent.
+        // The second call was in line and was never sent.
         assert_eq!((one.running(), one.heard("tools/call").len()), (0, 1));
         assert!(!server.command(Order::Start).await);
     }

@@ -1,4 +1,4 @@
-//! Servers of `mcp.json`, processes and URLs, from their start to their end.
+//! Servers of `mcp.json`, as processes and at URLs, from start to end.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::{ERAS, World, hosted, quiet, renewed, stdio, takes, until, url};
 
-/// It is tried again after waits that grow to a minute. A call meanwhile fails at once.
+/// Attempts are repeated with waits that grow to a minute. Meanwhile, a call fails immediately.
 #[tokio::test(start_paused = true)]
 async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
     for spec in [url("one"), stdio("one")] {
@@ -34,7 +34,7 @@ async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
         takes(back, 15.0, 60.5);
         client.tool("echo", json!({})).await.result();
         let attempts = one.attempts();
-        // What held for more than a second is tried again at once.
+        // A connection that lasted more than a second is retried immediately.
         let gaps: Vec<f64> = attempts
             .windows(2)
             .map(|pair| (pair[1] - pair[0]).as_secs_f64())
@@ -48,7 +48,7 @@ async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
     }
 }
 
-/// Also while it is connected again at once: what is behind a URL may be away for long.
+/// Even during an immediate reconnect, since a remote server may be away for long.
 #[tokio::test(start_paused = true)]
 async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
     for era in ERAS {
@@ -72,7 +72,7 @@ async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
     }
 }
 
-/// A change forgives what failed.
+/// A configuration change resets failures.
 #[tokio::test(start_paused = true)]
 async fn u05_a_change_of_a_server_that_is_away() {
     for spec in [url("one"), stdio("one")] {
@@ -90,7 +90,7 @@ async fn u05_a_change_of_a_server_that_is_away() {
     }
 }
 
-/// An instance for each session, which ends with it; and what one does concerns no other.
+/// Each session has an instance that ends with the session and does not affect others.
 #[tokio::test(start_paused = true)]
 async fn s05_sessions_have_instances_of_their_own() {
     let world = World::new();
@@ -100,7 +100,7 @@ async fn s05_sessions_have_instances_of_their_own() {
     world.configure(&[spec]);
     world.up(&["one"]).await;
     let (ada, bob) = (world.legacy().await, world.legacy().await);
-    // Racing first calls of a session start one.
+    // Concurrent first calls of a session start one instance.
     let calls = [&ada, &bob, &ada, &bob].map(|client| client.begin_tool("hold", json!({})));
     quiet().await;
     let instances = || {
@@ -124,7 +124,7 @@ async fn s05_sessions_have_instances_of_their_own() {
     ] {
         assert_eq!(call.reply().await.frame.get("result").is_none(), is_over);
     }
-    // All end: the next call gets another.
+    // All instances exit. The next call gets a new one.
     tokio::time::sleep(Duration::from_secs(2)).await;
     one.exit(1);
     quiet().await;
@@ -135,7 +135,8 @@ async fn s05_sessions_have_instances_of_their_own() {
     assert_eq!(one.running(), 1);
 }
 
-/// Volumes go by the name of the server, and so would the containers that have them: no two sessions have the same files.
+/// Volumes are named after the server, and so would be the containers that use them. Two sessions must not share the
+/// same files.
 #[tokio::test(start_paused = true)]
 async fn s05_sessions_have_no_instances_of_their_own_on_the_same_volumes() {
     let world = World::new();
@@ -158,7 +159,7 @@ async fn s05_sessions_have_no_instances_of_their_own_on_the_same_volumes() {
     assert_eq!(one.starts(), 1);
 }
 
-/// After a minute of running it is as if it had never failed.
+/// After running for a minute, earlier failures no longer count.
 #[tokio::test(start_paused = true)]
 async fn p07_a_minute_of_running_is_stable() {
     let world = World::new();
@@ -175,7 +176,7 @@ async fn p07_a_minute_of_running_is_stable() {
     }
 }
 
-/// One that ends again and again within a second is not started in a tight loop.
+/// A server that exits repeatedly within a second is not restarted in a tight loop.
 #[tokio::test(start_paused = true)]
 async fn p07_what_flaps_waits() {
     let world = World::new();
@@ -193,7 +194,7 @@ async fn p07_what_flaps_waits() {
     assert!(world.server("one").stderr_tail().contains("instance"));
 }
 
-/// The end of a server ends its calls with the reason, in whichever state they are.
+/// The end of a server ends its calls with the reason, whatever their state.
 #[tokio::test(start_paused = true)]
 async fn g05_calls_in_flight_end_with_their_server() {
     for spec in [url("one"), stdio("one")] {
@@ -226,7 +227,7 @@ async fn g05_calls_in_flight_end_with_their_server() {
     }
 }
 
-/// What a reload does not change goes on undisturbed, its calls included.
+/// A reload does not disturb unchanged servers or their calls.
 #[tokio::test(start_paused = true)]
 async fn u05_a_reload_leaves_alone_what_it_does_not_change() {
     let world = World::new();
@@ -250,7 +251,7 @@ async fn u05_a_reload_leaves_alone_what_it_does_not_change() {
     assert_eq!(one.starts(), 1);
 }
 
-/// A server that a reload changes is started anew: its calls end with a clear error, new ones find the new instance.
+/// A server changed by a reload is restarted: its calls end with a clear error, and new ones reach the new instance.
 #[tokio::test(start_paused = true)]
 async fn u05_a_reload_in_mid_call() {
     for spec in [url("one"), stdio("one")] {
@@ -268,7 +269,7 @@ async fn u05_a_reload_in_mid_call() {
             let reply = call.reply().await;
             assert_eq!(reply.reason(), "server_unavailable");
             takes(began.elapsed(), 0.0, 0.1);
-            // Its tools stay on offer meanwhile, and a call waits for it.
+            // Its tools stay on offer, and a call waits for it.
             assert_eq!(client.tools().await, ["echo", "hold"]);
             let reply = client.tool("echo", json!({ "n": 2 })).await;
             assert_eq!(reply.json()["n"], 2);
@@ -304,7 +305,7 @@ async fn g11_a_server_is_removed_in_mid_call() {
     }
 }
 
-/// One that does not end when its input does gets `SIGTERM`, and `SIGKILL` after the grace (P05).
+/// A server that does not exit when its input closes gets `SIGTERM`, and `SIGKILL` after the grace period (P05).
 #[tokio::test(start_paused = true)]
 async fn p05_what_does_not_end_is_killed() {
     let world = World::new();
@@ -325,7 +326,7 @@ async fn p05_what_does_not_end_is_killed() {
     );
 }
 
-/// Sequential start: one after the other, and the first that fails stops those before it.
+/// Sequential start: one after the other. The first failure stops the servers before it.
 #[tokio::test(start_paused = true)]
 async fn a10_the_first_failure_fails_the_start() {
     let world = World::with(|settings| settings.start = StartPolicy::Sequential);
@@ -356,7 +357,7 @@ async fn a10_the_first_failure_fails_the_start() {
     }
 }
 
-/// The product stops: nothing is left, and no call is without an answer.
+/// After shutdown nothing is left, and every call has a response.
 #[tokio::test(start_paused = true)]
 async fn a11_nothing_outlives_the_gateway() {
     let world = World::new();

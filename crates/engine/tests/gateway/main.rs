@@ -1,12 +1,9 @@
 //! Scenarios of `SCENARIOS.md` on a gateway in this process, on paused time: see [`support`].
 //!
-//! Each test is a variant of the row that it is named after. What only the binary has (the listener, files, processes,
-//! the database) is tested through it, in `crates/toolwharf/tests`.
+//! Each test is a variant of the scenario that it is named after. Parts that only the binary has (the listener, files,
+//! processes, the database) are tested in `crates/toolwharf/tests`.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "a failure in a helper fails the test")]
 
 mod support;
 

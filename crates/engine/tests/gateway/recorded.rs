@@ -1,5 +1,4 @@
-//! What is written down: calls (P09), the state that a hosted server was left in, and its events. On the clock that
-//! everybody has, with a store that works.
+//! Records of calls (P09), saved states of hosted servers, and their events. Uses a real clock and a working store.
 
 use std::time::Duration;
 
@@ -11,19 +10,22 @@ use tokio::time::Instant;
 
 use crate::support::{ERAS, World, hosted, hosted_as, owned, stdio};
 
-/// How long something may take to be written.
-const SOON: Duration = Duration::from_secs(20);
+/// Limit for a write to appear.
+const WRITE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 pub(crate) async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
     let start = Instant::now();
     while !is().await {
-        assert!(start.elapsed() < SOON, "not within {SOON:?}: {what}");
+        assert!(
+            start.elapsed() < WRITE_DEADLINE,
+            "not within {WRITE_DEADLINE:?}: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// The records of calls, in the order of their coming.
+/// The records of calls, oldest first.
 async fn calls(world: &World) -> Vec<CallRow> {
     let (filter, page) = (CallFilter::default(), Page::first(100));
     let mut calls = world.store.calls_list(&filter, &page).await.unwrap();
@@ -40,7 +42,7 @@ async fn up(world: &World, name: &str) {
     eventually("it runs", async || world.state(name) == "running").await;
 }
 
-/// The intent is there before the server hears of the call, the outcome before its caller does.
+/// The intent is stored before the server receives the call, the outcome before the caller gets it.
 #[tokio::test]
 async fn p09_an_intent_comes_before_the_call_and_its_outcome_before_the_answer() {
     let world = World::recorded().await;
@@ -91,7 +93,7 @@ async fn p09_whatever_becomes_of_a_call_is_its_outcome() {
     .await;
 }
 
-/// What is turned away at once is not recorded: there could be any number of it.
+/// Rejected calls are not recorded, since their number is unlimited.
 #[tokio::test]
 async fn p09_what_is_refused_makes_no_row() {
     let world = World::recorded().await;
@@ -109,7 +111,7 @@ async fn p09_what_is_refused_makes_no_row() {
     assert_eq!(statuses(&world).await, [CallStatus::Ok]);
 }
 
-/// A hosted server with its row.
+/// A hosted server with its row in the store.
 pub(crate) async fn registered(world: &World, name: &str, restart: RestartPolicy) -> ServerSpec {
     let name = crate::support::server_name(name);
     let config = json!({});
@@ -124,14 +126,14 @@ pub(crate) async fn registered(world: &World, name: &str, restart: RestartPolicy
     hosted_as(name.as_str(), &row.id, |spec| spec.restart = Some(restart))
 }
 
-/// How its row says that it was left.
+/// The status in the server's row.
 pub(crate) async fn left(world: &World, name: &str) -> String {
     let rows = world.store.workspace_list_all().await.unwrap();
     let row = rows.into_iter().find(|row| row.name.as_str() == name);
     row.unwrap().status
 }
 
-/// For the next start of the product.
+/// Needed for the next start of the gateway.
 #[tokio::test]
 async fn h08_the_row_says_how_a_server_was_left() {
     use RestartPolicy::{Always, No};
@@ -158,14 +160,17 @@ async fn h08_the_row_says_how_a_server_was_left() {
     is("once", "ready").await;
     once.exit(1);
     is("once", "failed").await;
-    // Whoever is to run is left so, though the product stops it.
-    world.gateway.shutdown(Instant::now() + SOON).await;
+    // A server that is due to run keeps that status even if the gateway stops it.
+    world
+        .gateway
+        .shutdown(Instant::now() + WRITE_DEADLINE)
+        .await;
     assert_eq!((one.running(), once.running()), (0, 0));
     assert_eq!(left(&world, "one").await, "ready");
     assert_eq!(left(&world, "once").await, "failed");
 }
 
-/// In their order, each with what tells why.
+/// Events are stored in order, each with its cause.
 #[tokio::test]
 async fn h09_what_happens_to_a_server_is_an_event() {
     let world = World::recorded().await;
@@ -204,7 +209,7 @@ async fn h09_what_happens_to_a_server_is_an_event() {
     assert_eq!(events[5].detail["waitSeconds"], 5);
 }
 
-/// Whoever declared it: a server that is not registered has its events under its owner and name.
+/// However it is declared: the events of a server that is not registered are stored under its owner and name.
 #[tokio::test]
 async fn what_happens_to_any_server_is_an_event() {
     let world = World::recorded().await;

@@ -1,5 +1,5 @@
-//! Access tokens of requests over HTTP: where they come from, and what happens when one does not suffice
-//! (2026-07-28 basic/authorization "Access Token Usage").
+//! Access tokens for HTTP requests: where they come from, and what happens when the server rejects one (2026-07-28
+//! basic/authorization "Access Token Usage").
 
 use std::{fmt, sync::Arc};
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request};
 
-/// Gives the requests of one conversation their access token, and hears when the server wants another one.
+/// Supplies the access tokens for the requests of one connection, and replaces them when the server rejects them.
 pub trait Authorize: Send + Sync + fmt::Debug {
-    /// The token for a request that is sent now.
+    /// The token for the next request.
     fn token(&self) -> Token;
 
-    /// Another token after the server refused `used`, with what it said (`WWW-Authenticate`). The request is sent once more with it: a refusal
-    /// means that it was not acted on.
+    /// Returns a new token after the server rejected `used`, given the server's `WWW-Authenticate` value. The request
+    /// is sent once more with it: a rejection means that the server did not act on the request.
     fn refused(
         &self,
         used: Option<Access>,
@@ -21,29 +21,28 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'static, Result<Access, SignIn>>;
 }
 
-/// The credential of a request.
 pub enum Token {
-    /// The token that is known. `None` means that the request goes without one.
+    /// The current token. `None`: the request is sent without one.
     Is(Option<Access>),
-    /// It is looked up, or renewed.
+    /// The token is being fetched or renewed.
     Comes(BoxFuture<'static, Result<Option<Access>, SignIn>>),
 }
 
-/// An access token. Two are equal if their values of `Authorization` are.
+/// An access token. Two are equal if their `Authorization` values are equal.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The value of `Authorization`.
     pub header: HeaderValue,
-    /// Of a token that is bound to a key.
+    /// Set if the token is bound to a key.
     pub prover: Option<Arc<dyn Prove>>,
 }
 
-/// Shows that the sender of a request has the key of its token (RFC 9449).
+/// Proves that the sender of a request holds the key of its token (RFC 9449).
 pub trait Prove: Send + Sync + fmt::Debug {
     /// The proof for one request.
     fn proof(&self, method: &str, url: &str) -> Option<HeaderValue>;
 
-    /// Takes in the nonce that the server wants in proofs from now on.
+    /// Stores the nonce that the server expects in later proofs.
     fn learn(&self, nonce: &str);
 }
 
@@ -53,18 +52,18 @@ impl PartialEq for Access {
     }
 }
 
-/// Makes requests what their receiver takes them for: another gateway of the same installation.
+/// Signs requests so that the receiver recognises another gateway of the same installation.
 pub trait Sign: Send + Sync + fmt::Debug {
-    /// Changes the headers of a request as it is sent, by all that it says.
+    /// Signs a whole request just before it is sent, by changing its headers.
     fn sign(&self, request: &mut Request<Bytes>);
 }
 
-/// Why there is no token, and what somebody can do about it.
+/// The reason for a missing token, and what the user can do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct SignIn {
-    /// Fit for clients, with the way out.
+    /// Shown to clients. Includes the remedy.
     pub reason: Arc<str>,
-    /// Whether somebody has to sign in; if not, the issuer could not be asked, and it may go another time.
+    /// True if the user has to sign in. False if the issuer could not be reached; a later attempt may succeed.
     pub is_needed: bool,
 }

@@ -1,8 +1,9 @@
-//! Making a conversation: era detection and the handshake.
+//! Connecting to servers: era detection and the handshake.
 //!
-//! A byte stream is asked to `initialize` first: what answers that is legacy, and a process that is both
-//! needs no second one. Only a server that refuses is asked `server/discover`. A URL is asked the modern way
-//! first, for there the status tells (2026-07-28 basic/transports/streamable-http "Backward Compatibility").
+//! A byte stream gets `initialize` first. A server that accepts it is treated as legacy, so a process that supports
+//! both eras does not have to be started twice. Only a server that refuses gets `server/discover`. A URL gets the
+//! modern request first, because there the HTTP status shows the era (2026-07-28 basic/transports/streamable-http
+//! "Backward Compatibility").
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,21 +26,21 @@ use crate::{
     protocol::{meta, method},
 };
 
-/// How long a server may take to hear that it is left again.
-const GOODBYE: Duration = Duration::from_secs(1);
-/// Events outside of calls that may wait for their reader.
-const AMBIENT: usize = 256;
+/// Maximum wait for a clean close after a connection was blocked.
+const BLOCKED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Capacity of the queue for events outside of calls.
+const MAX_AMBIENT_EVENTS: usize = 256;
 
-/// Where a server is.
+/// The transport and address of a server.
 pub enum Target {
     /// A stdio server's pipes, or any other byte streams.
     Stream {
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
-        /// Is told each line that cannot be a message.
+        /// Called with each line that is not a valid message.
         stray: Option<Stray>,
     },
-    /// Streamable HTTP in either era, or (found out by asking) HTTP+SSE.
+    /// Streamable HTTP of either era, or HTTP+SSE if detection finds that.
     Http {
         url: String,
         headers: Vec<(String, String)>,
@@ -51,15 +52,15 @@ pub enum Target {
     },
 }
 
-/// Takes a line of a server that is no message.
+/// Callback for an output line that is not a message.
 pub type Stray = Box<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Who we say we are: `clientInfo`.
+/// This gateway's `clientInfo`.
 #[derive(Debug, Clone)]
 pub struct Identity {
     pub name: String,
     pub version: String,
-    /// The place among gateways of whoever is one.
+    /// Set if this client is a gateway.
     pub chain: Option<Chain>,
 }
 
@@ -75,58 +76,58 @@ impl Identity {
     }
 }
 
-/// How to speak to a server.
+/// Settings for connecting to a server.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The server's name in logs.
     pub label: Arc<str>,
     pub identity: Identity,
-    /// `ClientCapabilities` that we declare: JSON text.
+    /// `ClientCapabilities` to declare: JSON text.
     pub capabilities: String,
-    /// The only era to try; `None` finds out.
+    /// The only era to try. `None` detects it.
     pub era: Option<Era>,
-    /// Bytes of one message from the server.
+    /// Maximum bytes of one message from the server.
     pub max_message: usize,
     pub max_depth: usize,
     /// Wall time for the whole handshake.
     pub timeout: Duration,
-    /// Whether a URL may only lead to addresses of the public internet.
+    /// Allow only URLs that lead to addresses on the public internet.
     pub public_only: bool,
-    /// Where requests over HTTP get their access token.
+    /// Source of access tokens for HTTP requests.
     pub authorize: Option<Arc<dyn Authorize>>,
-    /// What requests over HTTP are signed by, instead of having a token.
+    /// Signs HTTP requests instead of sending a token.
     pub sign: Option<Arc<dyn Sign>>,
 }
 
-/// Why there is no conversation.
+/// Why connecting failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
     #[error("no answer to the handshake within {} ms", .0.as_millis())]
     Timeout(Duration),
     #[error("the handshake failed: {0}")]
     Call(#[from] CallError),
-    /// The server refused `initialize`: it may be a modern one. A byte stream is of no more use then.
+    /// The server refused `initialize`, so it may be modern. A byte stream cannot be used any further.
     #[error("the server refused `initialize`: {0}")]
     NotLegacy(RpcError),
     #[error("the server refused `server/discover`: {0}")]
     NotModern(RpcError),
     #[error("the server speaks none of our protocol versions: it offered {0}")]
     Version(String),
-    #[error("the server's handshake makes no sense: {0}")]
+    #[error("the server sent an invalid handshake response: {0}")]
     Nonsense(String),
-    /// The URL, the header or the network.
+    /// An invalid URL or header, or a network error.
     #[error("{0}")]
     Unreachable(String),
-    /// The server is a gateway that must not be behind this one.
+    /// The server is a gateway that must not be an upstream of this one.
     #[error("{0}")]
     Blocked(#[from] Blocked),
 }
 
-/// Makes conversations; holds the HTTP connection pools that they share.
+/// Opens connections. Holds the HTTP connection pools that they share.
 #[derive(Clone)]
 pub struct Connector {
     http: http::Pool,
-    /// For [`Options::public_only`].
+    /// Used with [`Options::public_only`].
     public: http::Pool,
 }
 
@@ -145,10 +146,11 @@ impl Connector {
         Self::default()
     }
 
-    /// Sends a request that is no part of a conversation, and reads an answer of at most `max` bytes. Redirects are not followed.
+    /// Sends a request outside of any MCP connection, and reads a response of at most `max` bytes. Does not follow
+    /// redirects.
     ///
     /// # Errors
-    /// The reason, if there is no answer.
+    /// Why the request failed.
     pub async fn fetch(
         &self,
         request: Request<Bytes>,
@@ -159,10 +161,10 @@ impl Connector {
         self.fetch_within(request, max, public_only, within).await
     }
 
-    /// [`Connector::fetch`] for an answer that may take longer.
+    /// [`Connector::fetch`] with a timeout of `within`.
     ///
     /// # Errors
-    /// The reason, if there is no answer.
+    /// Why the request failed.
     pub async fn fetch_within(
         &self,
         request: Request<Bytes>,
@@ -178,10 +180,11 @@ impl Connector {
         pool.fetch(request, max, within).await
     }
 
-    /// [`Connector::fetch_within`] for a large file: its bytes are written to `into` as they arrive, and are not held in memory.
+    /// [`Connector::fetch_within`] for a large file: the bytes are written to `into` as they arrive instead of being
+    /// held in memory.
     ///
     /// # Errors
-    /// The reason why the download failed. `into` may then hold a part of the file.
+    /// Why the download failed. `into` may then hold a part of the file.
     pub async fn fetch_into(
         &self,
         request: Request<Bytes>,
@@ -198,7 +201,7 @@ impl Connector {
         pool.fetch_into(request, max, within, into).await
     }
 
-    /// Makes a conversation with `target`.
+    /// Connects to `target`.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -218,7 +221,7 @@ impl Connector {
         target: Target,
         options: &Options,
     ) -> Result<(Client, Ambient), ConnectError> {
-        let (ambient, events) = mpsc::channel(AMBIENT);
+        let (ambient, events) = mpsc::channel(MAX_AMBIENT_EVENTS);
         let pool = if options.public_only {
             &self.public
         } else {
@@ -244,14 +247,14 @@ impl Connector {
         if let (Some(chain), Some(behind)) = (&options.identity.chain, &client.info().behind)
             && let Err(blocked) = chain.judge(behind)
         {
-            client.close(GOODBYE).await;
+            client.close(BLOCKED_CLOSE_TIMEOUT).await;
             return Err(blocked.into());
         }
         Ok((client, events))
     }
 }
 
-/// Runs a duplex link over byte streams. Its task ends when either stream does or the link is closed.
+/// Runs a duplex link over byte streams. Its task ends when either stream ends or the link is closed.
 fn open_stream(
     reader: Box<dyn AsyncRead + Send + Unpin>,
     writer: Box<dyn AsyncWrite + Send + Unpin>,
@@ -284,7 +287,7 @@ fn open_stream(
         let write = async {
             match write_lines(writer, &mut outbound).await {
                 Ok(()) => std::future::pending().await,
-                // The reader knows more: a server that exits closes both ends.
+                // The reader gives a better reason: a server that exits closes both streams.
                 Err(error) => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     format!("writing to the server failed: {error}")
@@ -301,7 +304,7 @@ fn open_stream(
     link
 }
 
-/// `initialize` (or `server/discover`) over a fresh duplex link.
+/// Sends `initialize` (or `server/discover`) over a new duplex link.
 pub(super) async fn handshake(link: Link, options: &Options) -> Result<Client, ConnectError> {
     let provisional = Client::provisional(link);
     let info = if options.era == Some(Era::Modern) {
@@ -325,7 +328,7 @@ pub(super) async fn handshake(link: Link, options: &Options) -> Result<Client, C
     }
 }
 
-/// The legacy handshake (2025-11-25 basic/lifecycle "Initialization"); the answer's version decides.
+/// The legacy handshake (2025-11-25 basic/lifecycle "Initialization"). The version in the response is used.
 pub(super) async fn initialize(
     client: &Client,
     options: &Options,
@@ -356,10 +359,9 @@ pub(super) fn initialize_params(options: &Options) -> String {
     )
 }
 
-/// Reads an `InitializeResult`.
 pub(super) fn read_initialize(result: Bytes) -> Result<ServerInfo, ConnectError> {
     let object = Object::of(&result)
-        .ok_or_else(|| ConnectError::Nonsense("`result` is no object".into()))?;
+        .ok_or_else(|| ConnectError::Nonsense("`result` is not an object".into()))?;
     let offered = object
         .string("protocolVersion")
         .ok_or_else(|| ConnectError::Nonsense("`result.protocolVersion` is missing".into()))?;
@@ -389,10 +391,9 @@ pub(super) async fn discover(
     read_discover(frame.body_bytes())
 }
 
-/// Reads a `DiscoverResult`.
 pub(super) fn read_discover(result: Bytes) -> Result<ServerInfo, ConnectError> {
     let object = Object::of(&result)
-        .ok_or_else(|| ConnectError::Nonsense("`result` is no object".into()))?;
+        .ok_or_else(|| ConnectError::Nonsense("`result` is not an object".into()))?;
     let versions = object
         .find("supportedVersions")
         .ok_or_else(|| ConnectError::Nonsense("`result.supportedVersions` is missing".into()))?;
@@ -438,12 +439,12 @@ fn server_info(
             .string("instructions")
             .map(std::borrow::Cow::into_owned),
         behind: Behind::of(object),
-        // A copy: the answer is a part of what was read at once, all of which would live as long as the connection.
+        // Copied: a slice would keep the whole read buffer alive for as long as the connection.
         result: Bytes::copy_from_slice(result),
     }
 }
 
-/// The `_meta` that every modern request of our own carries: JSON text.
+/// The `_meta` of every modern request that this gateway makes itself: JSON text.
 pub(super) fn modern_meta(options: &Options) -> String {
     let chain = match options.identity.chain {
         Some(_) => format!(",{}", chain::question()),
@@ -453,7 +454,7 @@ pub(super) fn modern_meta(options: &Options) -> String {
     format!("{{{members}{chain}}}")
 }
 
-/// Asks one thing and waits for the answer; what comes before it is of no interest yet.
+/// Sends one request and waits for the response. Notifications before it are ignored.
 pub(super) async fn ask(client: &Client, asked: &str, params: &str) -> Result<Frame, CallError> {
     let request = Frame::request("0", asked, Some(params.as_bytes()));
     let outgoing = Outgoing::new(&request);
@@ -461,7 +462,7 @@ pub(super) async fn ask(client: &Client, asked: &str, params: &str) -> Result<Fr
     loop {
         match call.next().await? {
             Event::Response(frame) => return Ok(frame),
-            // Only over HTTP, where it comes on the call's own stream: we have nobody to ask, and no roots.
+            // Happens over HTTP only, on the call's own stream. No client is attached yet, and there are no roots.
             Event::Request(request) => {
                 let answer = if request.method() == method::ROOTS_LIST {
                     Frame::result(request.id(), b"{\"roots\":[]}")
@@ -476,7 +477,7 @@ pub(super) async fn ask(client: &Client, asked: &str, params: &str) -> Result<Fr
 }
 
 impl Client {
-    /// A link whose server has not said yet what it is.
+    /// A client whose server has not answered the handshake yet.
     pub(super) fn provisional(link: Link) -> Self {
         let info = ServerInfo {
             era: Era::Legacy,
@@ -496,11 +497,11 @@ impl Client {
         }
     }
 
-    /// The same conversation, knowing what its era wants of our own requests.
+    /// Adds the `_meta` that this server's era needs on the gateway's own requests.
     fn speaking_as(self, options: &Options) -> Self {
         let own_meta = match self.info() {
             info if info.era == Era::Modern => Some(modern_meta(options).into()),
-            // Who is behind another gateway changes: its lists say it as well.
+            // The gateways behind another gateway can change, so its list responses report them too.
             ServerInfo {
                 behind: Some(_), ..
             } if options.identity.chain.is_some() => {
@@ -518,7 +519,7 @@ impl Client {
         }
     }
 
-    /// The same link, with what its server said.
+    /// The same link, with the server's handshake result.
     pub(super) fn established(self, info: ServerInfo) -> Self {
         let link = self.inner.link.clone();
         Self {

@@ -1,10 +1,10 @@
-//! One channel for everything: stdio, and HTTP+SSE.
+//! A link with one channel for everything: stdio, and HTTP+SSE.
 //!
-//! The owner of the channel feeds what comes in to [`Duplex::deliver`] and drains the outbound queue. A call
-//! waits in a table by its id; a server request or log message belongs to the only caller with calls in
-//! flight, and to nobody when there are several (then it is ambient).
+//! The owner of the channel passes incoming messages to [`Duplex::deliver`] and drains the outbound queue. Calls wait
+//! in a table by id. A server request or log message goes to the only caller with calls in flight; with several callers
+//! it is ambient.
 //!
-//! Invariant: every request of the server gets to somebody who answers it, or is answered here.
+//! Invariant: every request from the server reaches someone who answers it, or is answered here.
 
 use std::{
     collections::HashMap,
@@ -32,8 +32,8 @@ use crate::{
     protocol::{meta, method},
 };
 
-/// Messages that may wait to be written; past it, senders wait.
-const OUTBOUND: usize = 1024;
+/// Capacity of the outbound queue. Senders wait when it is full.
+const MAX_OUTBOUND_MESSAGES: usize = 1024;
 
 #[derive(Clone)]
 pub(crate) struct Duplex {
@@ -58,13 +58,13 @@ struct Entry {
 }
 
 impl Duplex {
-    /// A channel, and the queue that its owner has to write out.
+    /// Creates a channel, and the queue that its owner has to write out.
     pub(crate) fn new(
         label: Arc<str>,
         max_depth: usize,
         ambient: mpsc::Sender<Event>,
     ) -> (Self, mpsc::Receiver<Bytes>) {
-        let (outbound, queue) = mpsc::channel(OUTBOUND);
+        let (outbound, queue) = mpsc::channel(MAX_OUTBOUND_MESSAGES);
         let shared = Shared {
             calls: Mutex::default(),
             next_id: AtomicU64::new(1),
@@ -95,7 +95,8 @@ impl Duplex {
                 caller,
             },
         );
-        // Checked after the insert: `close` ends what it finds in the table, so one of the two sees this call.
+        // Checked after the insert: `close` ends all calls that it finds in the table, so either this check or `close`
+        // sees the call.
         let mut call = DuplexCall {
             link: self.clone(),
             id,
@@ -115,7 +116,7 @@ impl Duplex {
         match self.shared.outbound.try_send(text) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(self.closed_error()),
-            // Boxed: a message that need not wait does not carry the room.
+            // Boxed, so that the usual case (room in the queue) does not carry this future's size.
             Err(TrySendError::Full(text)) => Box::pin(self.send_in_turn(text)).await,
         }
     }
@@ -128,12 +129,12 @@ impl Duplex {
         }
     }
 
-    /// Sends something that nobody waits for; a server that reads nothing does not get it.
+    /// Sends a message if the queue has room, without waiting. A server that does not read loses it.
     pub(crate) fn send_behind(&self, frame: &Frame) {
         let _ = self.shared.outbound.try_send(frame.text().clone());
     }
 
-    /// Takes in one message of the server.
+    /// Handles one message from the server.
     pub(crate) fn deliver(&self, text: Bytes) {
         match Frame::parse(text, self.shared.max_depth) {
             Ok(frame) => self.dispatch(frame),
@@ -181,7 +182,7 @@ impl Duplex {
                     .map(|entry| entry.slot.clone())
             });
             if let Some(slot) = slot {
-                // Of a call that is over by now, nobody wants to know.
+                // Refused if the call is already over; the notification is dropped.
                 let _ = slot.push(Event::Notification(frame));
             }
             return;
@@ -194,7 +195,7 @@ impl Duplex {
         }
     }
 
-    /// To a call of the only caller with calls in flight.
+    /// Passes an event to a call if only one caller has calls in flight. Otherwise it is ambient.
     fn to_call_or_ambient(&self, event: Event) {
         let whose = {
             let calls = self.shared.calls.lock();
@@ -226,7 +227,7 @@ impl Duplex {
             )
         };
         for slot in slots {
-            // Whoever's call is over by now does not miss it.
+            // Refused if the call is already over; the notification is dropped.
             let _ = slot.push(Event::Notification(notification.clone()));
         }
     }
@@ -240,7 +241,7 @@ impl Duplex {
                 self.send_behind(&too_many(&question));
             }
             _ => {
-                tracing::debug!(server = %self.shared.label, "dropped a notification: too many wait");
+                tracing::debug!(server = %self.shared.label, "dropped a notification: too many are queued");
             }
         }
     }
@@ -248,10 +249,10 @@ impl Duplex {
     fn stray(&self, frame: &Frame) {
         self.shared.stray.fetch_add(1, Ordering::Relaxed);
         let id = String::from_utf8_lossy(&frame.id()[..frame.id().len().min(40)]).into_owned();
-        tracing::debug!(server = %self.shared.label, id, "dropped an answer that nothing waits for");
+        tracing::debug!(server = %self.shared.label, id, "dropped a response that matches no pending call");
     }
 
-    /// A text that is no message: it ends the call whose id it carries, and nobody else's.
+    /// Handles text that is not a valid message. It ends only the call whose id it carries.
     pub(crate) fn refuse(&self, invalid: &Invalid) {
         let id = invalid
             .id
@@ -269,8 +270,8 @@ impl Duplex {
         }
     }
 
-    /// A message that is too long to be kept. It ends the call that it is to answer: the one whose id it begins with, or
-    /// the only one in flight if its id is not known.
+    /// Handles a message over the size limit. It ends the call that it answers: the one whose id is in the head, or the
+    /// only call in flight if the head has no id.
     pub(crate) fn too_long(&self, max: usize, head: &[u8]) {
         let what = format!("it is longer than {max} bytes (`max_line_bytes`)");
         let head = Head::of(head);
@@ -287,7 +288,7 @@ impl Duplex {
         }
     }
 
-    /// The one call in flight, if there is exactly one.
+    /// The call in flight, if there is exactly one.
     fn only(&self) -> Option<u64> {
         let calls = self.shared.calls.lock();
         let mut in_flight = calls.iter().filter(|(_, entry)| entry.caller.is_some());
@@ -297,15 +298,15 @@ impl Duplex {
         }
     }
 
-    /// Notes output that is no message.
+    /// Counts and logs output that is not a message.
     pub(crate) fn garbage(&self, what: &str) {
         let count = self.shared.stray.fetch_add(1, Ordering::Relaxed);
         if count.is_power_of_two() || count == 0 {
-            tracing::warn!(server = %self.shared.label, count = count + 1, "ignored output that is no message: {what}");
+            tracing::warn!(server = %self.shared.label, count = count + 1, "ignored output that is not a message: {what}");
         }
     }
 
-    /// Ends the conversation: every call in flight fails with `why`. The first reason counts.
+    /// Closes the link: every call in flight fails with `why`. Later reasons are ignored.
     pub(crate) fn close(&self, why: &str) {
         let why = self.shared.why.get_or_init(|| why.into()).clone();
         self.shared.over.cancel();
@@ -368,7 +369,7 @@ impl Drop for DuplexCall {
             return;
         }
         let waiting = self.link.shared.calls.lock().remove(&self.id).is_some();
-        // Questions that came too late for this call still want an answer.
+        // Server requests that arrived too late for this call still need a response.
         self.slot.close();
         while let Some(event) = self.slot.take() {
             if let Event::Request(_) = event {
@@ -378,7 +379,7 @@ impl Drop for DuplexCall {
         if waiting && self.sent {
             let params = format!("{{\"requestId\":{}}}", self.id);
             let cancelled = Frame::notification(method::CANCELLED, Some(params.as_bytes()));
-            // A full queue means a server that does not read: it would not see the cancellation either.
+            // A full queue means that the server does not read, so it would not see the cancellation either.
             let _ = self.link.shared.outbound.try_send(cancelled.text().clone());
         }
     }
@@ -448,7 +449,7 @@ mod tests {
         }
     }
 
-    /// One that could be anybody's who has a call in flight goes to each of them, once.
+    /// A log message that could belong to several callers goes to each of them once.
     #[tokio::test]
     async fn a_log_message_goes_to_each_caller() {
         let mut world = world();
@@ -474,9 +475,9 @@ mod tests {
         world.link.deliver(Bytes::from_static(ASKED));
         drop(call);
         assert!(matches!(world.ambient.try_recv(), Ok(Event::Request(_))));
-        // The request and its cancellation.
+        // Drain the request and its cancellation.
         while world.outbound.try_recv().is_ok() {}
-        // One that finds no room is refused here.
+        // The second server request does not fit into the ambient queue and is refused by the link.
         world.link.deliver(Bytes::from_static(ASKED));
         world.link.deliver(Bytes::from_static(ASKED));
         let refusal = world.outbound.try_recv().expect("an answer");

@@ -1,11 +1,11 @@
-//! The client role: conversations with servers.
+//! The client role: connections to servers.
 //!
-//! A [`Client`] is one live conversation in one era over one link. [`Client::call`] gives a [`Call`]: its
-//! events are the notifications and server requests that belong to it, and at last its response. What
-//! belongs to no call comes out of the [`Ambient`] channel.
+//! A [`Client`] is one live connection in one era over one link. [`Client::call`] returns a [`Call`]. Its events are
+//! the notifications and server requests of that call, and finally the response. Events outside of any call come from
+//! the [`Ambient`] channel.
 //!
-//! Ids and progress tokens towards a server are this conversation's own `u64` sequence; an answer with an
-//! id that waits for nothing (late, doubled or forged) is dropped and counted.
+//! Ids and progress tokens sent to a server come from one `u64` sequence per connection. A response whose id matches no
+//! pending call (late, duplicate or forged) is dropped and counted.
 
 mod authorize;
 mod connect;
@@ -30,65 +30,65 @@ use crate::{
     json::{Span, Splice},
 };
 
-/// Something that happens in the course of a call.
+/// An event of a call.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A notification that belongs to the call. A progress token in it is the upstream one.
+    /// A notification of the call. A progress token in it is the upstream one.
     Notification(Frame),
-    /// The server asks something in mid-call; it waits for [`Client::respond`]. Legacy era only.
+    /// A server request in mid-call, to be answered with [`Client::send`]. Legacy era only.
     Request(Frame),
-    /// A question that comes up while calls of several callers are in flight: it could be anybody's. Never an event of a
-    /// call.
+    /// A server request that arrived while calls of several callers were in flight, so its recipient is unclear. Never
+    /// an event of a call.
     Unclear(Frame),
-    /// The end of the call: the frame carries the upstream id.
+    /// The end of the call. The frame carries the upstream id.
     Response(Frame),
 }
 
 /// Why a call has no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The conversation is over; the request may or may not have reached the server.
+    /// The connection is closed. The request may or may not have reached the server.
     #[error("the connection closed: {0}")]
     Closed(Arc<str>),
-    /// The request did not reach the server's application: trying once more on a new conversation is safe.
+    /// The request did not reach the server's application. Retrying once over a new connection is safe.
     #[error("the server no longer knows this session")]
     SessionExpired,
-    /// The server's answer is not acceptable JSON-RPC.
+    /// The server's response is not acceptable JSON-RPC.
     #[error("the server's answer was refused: {0}")]
     Refused(Arc<str>),
-    /// The HTTP status says no, and the body is no JSON-RPC.
+    /// An HTTP error status whose body is not JSON-RPC.
     #[error("the server answered HTTP {status}{detail}")]
     Http { status: u16, detail: Arc<str> },
-    /// The server needs an access token, and there is none.
+    /// The server needs an access token, and none is available.
     #[error("{0}")]
     SignIn(SignIn),
-    /// A request or header that cannot be sent over this link.
+    /// The request or a header cannot be sent over this link.
     #[error("the request cannot be sent: {0}")]
     Unsendable(Arc<str>),
 }
 
-/// What comes from a server outside of any call: list changes, resource updates, log messages, and requests
-/// ([`Event::Request`], [`Event::Unclear`]) that could not be given to one call.
+/// Events outside of any call: list changes, resource updates, log messages, and requests ([`Event::Request`],
+/// [`Event::Unclear`]) that could not be assigned to one call.
 pub type Ambient = mpsc::Receiver<Event>;
 
-/// A request on its way to a server: a frame, and how it differs from it.
+/// A request to a server: a frame and the changes to it.
 pub struct Outgoing<'a> {
     pub frame: &'a Frame,
-    /// Changes to the frame besides its id and progress token.
+    /// Changes to the frame other than its id and progress token.
     pub splice: Splice<'a>,
-    /// Where the caller's progress token stands in the frame, if it wants progress.
+    /// The span of the caller's progress token in the frame, if it wants progress.
     pub progress: Option<Span>,
     /// `Mcp-Name` and `Mcp-Param-*` values for modern HTTP servers, already encoded.
     pub headers: HeaderList,
-    /// On whose behalf it is sent: questions that name no call go to the only caller with calls in flight. `None`: on our
-    /// own, as a stream of subscriptions is.
+    /// The caller that this request is made for. Server requests without a call id go to the only caller with calls in
+    /// flight. `None` for the gateway's own requests, such as subscription streams.
     pub caller: Option<CallerId>,
-    /// Whether log messages are wanted: over HTTP they may come beside the answer, just after it.
+    /// True if the caller wants log messages. Over HTTP they may come on another stream, just after the response.
     pub wants_logs: bool,
 }
 
 impl<'a> Outgoing<'a> {
-    /// The frame as it is, on our own behalf.
+    /// The unchanged frame, as the gateway's own request.
     #[must_use]
     pub fn new(frame: &'a Frame) -> Self {
         Self {
@@ -112,27 +112,27 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// What a server said of itself.
+/// A server's description of itself.
 #[derive(Debug, Clone)]
 pub struct ServerInfo {
     pub era: Era,
     pub version: Version,
     /// `InitializeResult` or `DiscoverResult`: JSON text.
     pub result: Bytes,
-    /// `capabilities` of it: JSON text, `{}` where there are none.
+    /// Its `capabilities`: JSON text, `{}` if missing.
     pub capabilities: Bytes,
-    /// `serverInfo` of it (or of its `_meta`): JSON text.
+    /// Its `serverInfo` (possibly from `_meta`): JSON text.
     pub implementation: Option<Bytes>,
     pub instructions: Option<String>,
-    /// What it said of its place among gateways, if it is one.
+    /// Its position in the chain of gateways, if it is one.
     pub behind: Option<Behind>,
 }
 
 impl ServerInfo {
-    /// What a server said of itself in an earlier conversation.
+    /// The description from an earlier connection.
     ///
     /// # Errors
-    /// When `result` is no `InitializeResult` or `DiscoverResult`.
+    /// `result` is not an `InitializeResult` or `DiscoverResult`.
     pub fn remembered(era: Era, result: Bytes) -> Result<Self, ConnectError> {
         match era {
             Era::Legacy => connect::read_initialize(result),
@@ -140,14 +140,14 @@ impl ServerInfo {
         }
     }
 
-    /// Whether the server declared the capability, e.g. `tools`.
+    /// Returns true if the server declared the capability, e.g. `tools`.
     #[must_use]
     pub fn has(&self, capability: &str) -> bool {
         crate::json::Object::of(&self.capabilities)
             .is_some_and(|object| object.find(capability).is_some())
     }
 
-    /// Whether the server declared a flag of a capability, e.g. `resources.subscribe`.
+    /// Returns true if the server declared a flag of a capability, e.g. `resources.subscribe`.
     #[must_use]
     pub fn flag(&self, capability: &str, flag: &str) -> bool {
         crate::json::Object::of(&self.capabilities)
@@ -156,7 +156,7 @@ impl ServerInfo {
     }
 }
 
-/// A live conversation with a server. Cheap to clone.
+/// A live connection to a server. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -165,15 +165,15 @@ pub struct Client {
 struct Inner {
     link: Link,
     info: ServerInfo,
-    /// `_meta` of our own requests, where the era wants it: JSON text.
+    /// `_meta` for the gateway's own requests, if the era needs it: JSON text.
     own_meta: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
 pub(crate) enum Link {
-    /// stdio, or HTTP+SSE: one channel for everything.
+    /// stdio or HTTP+SSE: one channel for everything.
     Duplex(duplex::Duplex),
-    /// Streamable HTTP: a request, a response stream.
+    /// Streamable HTTP: a response stream per request.
     Http(http::HttpLink),
 }
 
@@ -188,10 +188,10 @@ impl Client {
     /// Dropping the [`Call`] cancels the request at the server.
     ///
     /// # Errors
-    /// [`CallError`] where it could not be sent.
+    /// [`CallError`] if it could not be sent.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, nothing was sent, or it is cancelled at the server.
+    /// If this future is dropped, the request was either not sent or is cancelled at the server.
     pub async fn call(&self, outgoing: Outgoing<'_>) -> Result<Call, CallError> {
         match &self.inner.link {
             Link::Duplex(link) => link.call(outgoing).await.map(Call::Duplex),
@@ -199,22 +199,23 @@ impl Client {
         }
     }
 
-    /// Whether requests travel over streamable HTTP, each with headers of its own.
+    /// Returns true if requests travel over streamable HTTP, each with separate headers.
     #[must_use]
     pub fn is_http(&self) -> bool {
         matches!(self.inner.link, Link::Http(_))
     }
 
-    /// Asks something on our own behalf and waits for the answer. `members` are those of `params`: JSON text
-    /// without braces.
+    /// Sends one of the gateway's own requests and waits for the response. `members` are the members of `params`: JSON
+    /// text without braces.
     ///
     /// # Errors
-    /// [`CallError`]. A JSON-RPC error is an answer.
+    /// [`CallError`]. A JSON-RPC error counts as a response.
     pub async fn ask(&self, method: &str, members: &str) -> Result<Frame, CallError> {
         connect::ask(self, method, &self.own_params(members)).await
     }
 
-    /// `params` of a request of our own: `members` (JSON text without braces) and what the era wants.
+    /// `params` of one of the gateway's own requests: `members` (JSON text without braces) and the `_meta` that the era
+    /// needs.
     #[must_use]
     pub fn own_params(&self, members: &str) -> String {
         match &self.inner.own_meta {
@@ -224,10 +225,10 @@ impl Client {
         }
     }
 
-    /// Sends a notification, or a response to [`Event::Request`] (its frame with the server's id).
+    /// Sends a notification, or the response to an [`Event::Request`] (a frame with the server's id).
     ///
     /// # Errors
-    /// [`CallError`] where it could not be sent.
+    /// [`CallError`] if it could not be sent.
     pub async fn send(&self, frame: &Frame) -> Result<(), CallError> {
         match &self.inner.link {
             Link::Duplex(link) => link.send(frame.text().clone()).await,
@@ -235,7 +236,7 @@ impl Client {
         }
     }
 
-    /// The same for one that nobody waits for: it is left out where very many wait already.
+    /// [`Client::send`] without waiting. The message is dropped if too many are queued.
     pub fn send_behind(&self, frame: Frame) {
         match &self.inner.link {
             Link::Duplex(link) => link.send_behind(&frame),
@@ -243,7 +244,7 @@ impl Client {
         }
     }
 
-    /// Waits until the conversation is over; says why.
+    /// Waits until the connection is closed, and returns the reason.
     pub async fn closed(&self) -> Arc<str> {
         match &self.inner.link {
             Link::Duplex(link) => link.closed().await,
@@ -251,8 +252,8 @@ impl Client {
         }
     }
 
-    /// Ends the conversation: calls in flight end with [`CallError::Closed`], a legacy HTTP session is
-    /// deleted. Waits at most `grace`.
+    /// Closes the connection. Calls in flight end with [`CallError::Closed`], and a legacy HTTP session is deleted.
+    /// Waits at most `grace`.
     pub async fn close(&self, grace: Duration) {
         match &self.inner.link {
             Link::Duplex(link) => link.close("closed by the gateway"),
@@ -260,7 +261,7 @@ impl Client {
         }
     }
 
-    /// How often an answer came that nothing waited for.
+    /// Number of responses that matched no pending call.
     #[must_use]
     pub fn stray_answers(&self) -> u64 {
         match &self.inner.link {
@@ -273,15 +274,15 @@ impl Client {
 /// A request in flight. Dropping it cancels the request at the server.
 pub enum Call {
     Duplex(duplex::DuplexCall),
-    /// Boxed: it is large, and a call moves about before it rests.
+    /// Boxed, because it is large and is moved a few times.
     Http(Box<http::HttpCall>),
 }
 
 impl Call {
-    /// The next event. After [`Event::Response`] there is none.
+    /// The next event. [`Event::Response`] is the last one.
     ///
     /// # Errors
-    /// [`CallError`]: the call is over without a response.
+    /// [`CallError`]: the call ended without a response.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -292,7 +293,7 @@ impl Call {
         }
     }
 
-    /// The progress token that the server has for this call.
+    /// The progress token that the server uses for this call.
     #[must_use]
     pub fn upstream_id(&self) -> u64 {
         match self {
@@ -302,8 +303,8 @@ impl Call {
     }
 }
 
-/// Starts the task that runs a link. It ends by itself when its link is closed or its streams end; the link is
-/// its only owner, so there is nothing else to join.
+/// Starts the task that runs a link. The task ends when the link is closed or its streams end. The link is its only
+/// owner, so nothing else has to join it.
 #[expect(
     clippy::disallowed_methods,
     reason = "the task is owned by its link: closing that ends it"

@@ -1,4 +1,4 @@
-//! Where a call in flight gets its events: bounded, one waiter, the response never lost.
+//! The event queue of a call in flight: bounded, one waiter. The response is never lost.
 
 use std::{
     collections::VecDeque,
@@ -10,9 +10,9 @@ use super::{CallError, Event};
 use crate::Frame;
 use parking_lot::{Mutex, MutexGuard};
 
-/// Events that may wait for a slow caller; past it the oldest notification goes (progress is superseded
-/// by the next one anyway).
-const MAX_WAITING: usize = 256;
+/// Maximum events queued for a slow caller. Beyond it the oldest notification is dropped (usually progress, which the
+/// next one supersedes).
+const MAX_WAITING_EVENTS: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Slot {
@@ -23,7 +23,7 @@ pub(super) struct Slot {
 struct State {
     waiting: VecDeque<Event>,
     end: Option<Result<Frame, CallError>>,
-    /// Nobody waits any more.
+    /// The receiver has stopped waiting.
     closed: bool,
     waker: Option<Waker>,
 }
@@ -33,14 +33,14 @@ impl Slot {
         Arc::default()
     }
 
-    /// Adds an event before the end. Gives it back if the call is over or too many questions wait already.
+    /// Adds an event before the end. Returns it if the call is over or the queue is full of server requests.
     #[must_use]
     pub(super) fn push(&self, event: Event) -> Option<Event> {
         let mut state = self.state.lock();
         if state.end.is_some() || state.closed {
             return Some(event);
         }
-        if state.waiting.len() >= MAX_WAITING {
+        if state.waiting.len() >= MAX_WAITING_EVENTS {
             match state
                 .waiting
                 .iter()
@@ -55,12 +55,12 @@ impl Slot {
         None
     }
 
-    /// Takes no more: what waits is still there to be taken.
+    /// Refuses further events. Queued ones can still be taken.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
     }
 
-    /// Ends the call; the first end counts.
+    /// Ends the call. Later ends are ignored.
     pub(super) fn end(&self, end: Result<Frame, CallError>) {
         let mut state = self.state.lock();
         if state.end.is_none() {
@@ -76,7 +76,7 @@ impl Slot {
         }
     }
 
-    /// An event that waits, if one does.
+    /// Takes a queued event, if any.
     pub(super) fn take(&self) -> Option<Event> {
         self.state.lock().waiting.pop_front()
     }

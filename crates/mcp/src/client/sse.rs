@@ -1,8 +1,8 @@
-//! HTTP+SSE of 2024-11-05 towards servers: a stream of events in, a POST for each message out.
+//! HTTP+SSE of 2024-11-05 towards servers: one event stream in, a POST per message out.
 //!
-//! The conversation is a [`Duplex`]: it is over when the stream is. A message that the server does not take
-//! ends its own call only, unless the server forgot the session. Messages go out in their order; one whose
-//! POST is not answered soon stops holding up the next, for some servers answer it only when the call is done.
+//! The connection is a [`Duplex`] and ends with the stream. A message that the server refuses ends only its call,
+//! unless the server has forgotten the session. Messages are sent in order. A POST without a prompt response no longer
+//! delays the next one, because some servers answer it only when the call is done.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,17 +29,17 @@ use crate::{
     sse::{self, Parser},
 };
 
-/// Wall time for the head of the stream and for its first event, each.
+/// Timeouts for the head of the stream and for its first event.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Wall time for one POST.
+/// Timeout for one POST.
 const POST_TIMEOUT: Duration = Duration::from_secs(60);
-/// After it the next message no longer waits for a POST's answer.
-const IN_ORDER: Duration = Duration::from_secs(1);
-/// POSTs under way; past it messages wait.
-const POSTS: usize = 64;
+/// Maximum delay of the next message by a POST without a response.
+const MAX_ORDER_WAIT: Duration = Duration::from_secs(1);
+/// Maximum POSTs in flight. Further messages wait.
+const MAX_CONCURRENT_POSTS: usize = 64;
 
-/// Opens the stream at `url` and shakes hands. [`ConnectError::Unreachable`] means that there is no HTTP+SSE
-/// server.
+/// Opens the stream at `url` and performs the handshake. [`ConnectError::Unreachable`] means that the URL is not an
+/// HTTP+SSE server.
 pub(super) async fn connect(
     pool: &Pool,
     url: &str,
@@ -100,13 +100,13 @@ async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stre
     if !status.is_success() {
         let hint = status_hint(status, response.headers()).unwrap_or_default();
         let why = format!(
-            "the event stream was answered HTTP {}{hint}",
+            "opening the event stream failed with HTTP {}{hint}",
             status.as_u16()
         );
         return Err(ConnectError::Unreachable(why));
     }
     if media(response.headers()) != Media::Events {
-        let why = "what the URL answers is no event stream";
+        let why = "the URL does not return an event stream";
         return Err(ConnectError::Unreachable(why.into()));
     }
     Ok(Stream {
@@ -116,7 +116,7 @@ async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stre
 }
 
 impl Stream {
-    /// The next event, or why there is none any more.
+    /// The next event, or why the stream ended.
     async fn next(&mut self) -> Result<sse::Event, String> {
         loop {
             match self.parser.next_event() {
@@ -138,7 +138,7 @@ impl Stream {
         }
     }
 
-    /// Where messages go to: the first event.
+    /// The URL for messages: the stream's first event.
     async fn endpoint(&mut self) -> Result<String, String> {
         loop {
             let event = self.next().await?;
@@ -150,7 +150,7 @@ impl Stream {
         }
     }
 
-    /// Feeds messages to the link until the stream ends; says why it did.
+    /// Passes messages to the link until the stream ends. Returns the reason.
     async fn deliver(&mut self, link: &Duplex) -> String {
         loop {
             match self.next().await {
@@ -172,7 +172,7 @@ struct Poster {
 }
 
 impl Poster {
-    /// Sends what waits in the queue; ends with a reason when the conversation is of no more use.
+    /// Sends the queued messages. Returns the reason when the connection can no longer be used.
     async fn run(&self, mut outbound: mpsc::Receiver<Bytes>) -> String {
         let mut headers = self.endpoint.headers.clone();
         headers.insert(
@@ -187,7 +187,7 @@ impl Poster {
                     Ok(()) => continue,
                     Err(why) => return why,
                 },
-                message = outbound.recv(), if late.len() < POSTS => message,
+                message = outbound.recv(), if late.len() < MAX_CONCURRENT_POSTS => message,
             };
             let Some(message) = message else {
                 return "closed by the gateway".to_owned();
@@ -199,17 +199,17 @@ impl Poster {
                     Ok(()) => {}
                     Err(why) => return why,
                 },
-                () = sleep(IN_ORDER) => late.push(post),
+                () = sleep(MAX_ORDER_WAIT) => late.push(post),
             }
         }
     }
 
-    /// Sends one message. A failure ends the call that it begins.
+    /// Sends one message. A failure ends the call that the message belongs to.
     ///
     /// # Errors
-    /// Why the whole conversation is of no more use.
+    /// Why the whole connection can no longer be used.
     async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<(), String> {
-        const AWAY: &str = "server_unavailable";
+        const UNAVAILABLE: &str = "server_unavailable";
         let mut request = Request::new(message.clone());
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers;
@@ -226,13 +226,13 @@ impl Poster {
                 ("server_failed", why)
             }
             Ok(Err(error)) => (
-                AWAY,
-                format!("the request was not taken: {}", cause(&error)),
+                UNAVAILABLE,
+                format!("the server did not accept the request: {}", cause(&error)),
             ),
             Err(_) => {
                 let seconds = POST_TIMEOUT.as_secs();
-                let why = format!("the request was not taken within {seconds} s");
-                (AWAY, why)
+                let why = format!("the server did not accept the request within {seconds} s");
+                (UNAVAILABLE, why)
             }
         };
         match Frame::parse(message, self.max_depth) {
@@ -244,7 +244,9 @@ impl Poster {
                 self.link
                     .deliver(Frame::error(frame.id(), &error).text().clone());
             }
-            _ => tracing::debug!(peer = %self.endpoint.peer, "a message was not taken: {why}"),
+            _ => {
+                tracing::debug!(peer = %self.endpoint.peer, "the server did not accept a message: {why}")
+            }
         }
         Ok(())
     }

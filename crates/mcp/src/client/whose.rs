@@ -1,7 +1,7 @@
-//! Whose call something belongs to that a server says without naming one.
+//! Assigns messages without a call id to calls.
 //!
-//! A question (or a log message) carries no id of the call that it came up in. It is given to a call only if all
-//! calls in flight are of one caller: then it reaches the right client, whichever of that client's calls it is.
+//! A server request or log message does not name the call that it came up in. It is assigned only if all calls in
+//! flight have the same caller: then it reaches the right client, whichever of that client's calls it belongs to.
 
 use std::{
     collections::HashMap,
@@ -16,29 +16,29 @@ use super::slot::Slot;
 use crate::{Frame, RpcError};
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-static NEXT: AtomicU64 = AtomicU64::new(0);
-/// Set in callers that were made of an identity, so that they never equal a unique one.
-const OF_IDENTITY: u64 = 1 << 63;
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+/// Set in ids made from an identity, so that they never equal a unique id.
+const IDENTITY_BIT: u64 = 1 << 63;
 
-/// On whose behalf a call is made: a session, or a client known by other means.
+/// The party that a call is made for: a session, or a client known by other means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallerId(u64);
 
 impl CallerId {
-    /// A caller that equals no other one.
+    /// An id that equals no other.
     #[must_use]
     pub fn unique() -> Self {
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self(NEXT_ID.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The caller that this identity stands for, the same whenever it is asked for.
+    /// The id for an identity. Equal identities give equal ids.
     #[must_use]
     pub fn of(identity: impl Hash) -> Self {
-        Self(HASHER.hash_one(identity) | OF_IDENTITY)
+        Self(HASHER.hash_one(identity) | IDENTITY_BIT)
     }
 }
 
-/// The calls that something could belong to.
+/// The calls that a message could belong to.
 pub(super) enum Whose {
     /// No call is in flight.
     Nobodys,
@@ -48,8 +48,8 @@ pub(super) enum Whose {
     Unclear,
 }
 
-/// Which of these calls (id, caller, slot) something belongs to. Calls without an caller are our own: nobody is asked on
-/// their behalf.
+/// Assigns a message to one of these calls (id, caller, slot). Calls without a caller are the gateway's own, which no
+/// client could answer for.
 pub(super) fn whose<'a>(
     calls: impl Iterator<Item = (u64, Option<CallerId>, &'a Arc<Slot>)>,
 ) -> Whose {
@@ -65,7 +65,8 @@ pub(super) fn whose<'a>(
     newest.map_or(Whose::Nobodys, |(_, _, slot)| Whose::One(slot.clone()))
 }
 
-/// The newest call of each caller: a log message that could be any of theirs goes to all of them, and to nobody else.
+/// The newest call of each caller. A log message that could belong to any of them goes to all of them, but not to other
+/// clients.
 pub(super) fn newest_of_each<'a>(
     calls: impl Iterator<Item = (u64, Option<CallerId>, &'a Arc<Slot>)>,
 ) -> Vec<Arc<Slot>> {
@@ -80,7 +81,7 @@ pub(super) fn newest_of_each<'a>(
     newest.into_values().map(|(_, slot)| slot.clone()).collect()
 }
 
-/// The answer to a question that finds no room among those that wait.
+/// The response to a server request that does not fit into the queue.
 pub(super) fn too_many(question: &Frame) -> Frame {
     let why = "too many messages of the server wait already";
     Frame::error(question.id(), &RpcError::internal(why))

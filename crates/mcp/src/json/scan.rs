@@ -1,7 +1,7 @@
-//! The gate: one strict walk over a text.
+//! The validator: one strict walk over a text.
 //!
-//! Invariants: linear in the text, memory bounded by its depth and by the keys of its open objects; no input
-//! makes it panic. Deliberately absent: values. It says where members near the root stand, nothing more.
+//! Invariants: linear time; memory bounded by the depth and by the keys of open objects; no input makes it panic.
+//! Deliberately absent: values. It reports only the positions of members near the root.
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,6 @@ use std::{
 
 use super::{Span, unescape};
 
-/// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("not UTF-8 at byte {0}")]
@@ -25,15 +24,15 @@ pub enum Fault {
 }
 
 /// Objects up to this many keys are searched one by one; larger ones get a set.
-const LINEAR_KEYS: usize = 24;
+const MAX_LINEAR_KEYS: usize = 24;
 
-/// Keyed, so that nobody outside can choose keys that collide.
+/// Keyed, so that outsiders cannot choose keys that collide.
 static KEY_HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Checks that `text` is one JSON value and nothing else, without duplicate keys, at most `max_depth` deep.
+/// Checks that `text` is exactly one JSON value, without duplicate keys and at most `max_depth` deep.
 ///
-/// The first duplicate key does not end the check of the syntax: a caller may still want the envelope of
-/// a frame that is sound but for that. Syntax and depth faults come first.
+/// A duplicate key does not stop the syntax check, because a caller may still want the envelope of a frame that is
+/// otherwise valid. Syntax and depth faults take precedence.
 ///
 /// # Errors
 /// The first [`Fault`] in the text, syntax before duplicates.
@@ -41,10 +40,10 @@ pub fn validate(text: &[u8], max_depth: usize) -> Result<(), Fault> {
     outline(text, max_depth, |_, _, _| {})
 }
 
-/// [`validate`], and on the way `member` hears of the members of an object that the text is, and of those of
-/// the objects in it: the key that the inner object stands under (`None` for the outer one), the member's key
-/// (both as written, between their quotes), and where the value is. An object's members come before the
-/// member that the object is. What it heard is worth nothing if the text is refused for its syntax.
+/// [`validate`], and calls `member` for the members of the outermost object and of the objects directly in it. Its
+/// arguments are the key of the inner object (`None` for the outer one), the member's key (both as written, between
+/// their quotes), and the span of the value. The members of an inner object come before the inner object itself. Ignore
+/// everything it reported if the text is refused for its syntax.
 ///
 /// # Errors
 /// As [`validate`].
@@ -76,19 +75,19 @@ pub fn outline<'a>(
     }
 }
 
-/// Marks an array among the open containers.
+/// Marks an array in the stack of open containers.
 const ARRAY: u32 = u32::MAX;
 
 struct Scan<'a, F> {
     text: &'a [u8],
     at: usize,
-    /// Containers that are open: [`ARRAY`], or where an object's keys start in `keys`.
+    /// Open containers: [`ARRAY`], or the index in `keys` of an object's first key.
     open: Vec<u32>,
     keys: Vec<Key>,
-    /// Hashes of all keys of an open object that has many, with its depth; innermost last.
+    /// Hashes of all keys of each open object with many keys, with its depth; innermost last.
     large: Vec<(usize, HashSet<u64>)>,
     duplicate: Option<String>,
-    /// The member that is being read of the outer object, and of one in it.
+    /// The current member of the outermost object, and of an object directly in it.
     near: [Near; 2],
     member: F,
 }
@@ -142,7 +141,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
                 Some(b'n') => self.literal(b"null")?,
                 _ => return Err(Fault::Syntax(self.at)),
             }
-            // A value has ended (or an empty container is about to): close what closes, then go on.
+            // A value has ended (or an empty container is about to): close containers, then continue.
             loop {
                 self.space();
                 let Some(open) = self.open.last() else {
@@ -188,7 +187,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         }
     }
 
-    /// A value has ended at the cursor: tells of the member that it is, if that is near the root.
+    /// Handles a value that ended at the cursor. Reports its member if that is near the root.
     #[inline]
     fn ended(&mut self) {
         let text = self.text;
@@ -206,7 +205,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         }
     }
 
-    /// Offsets fit, for the text was measured.
+    /// Offsets fit, because the length of the text was checked.
     fn position(&self, at: usize) -> u32 {
         u32::try_from(at).unwrap_or(ARRAY)
     }
@@ -232,7 +231,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         }
     }
 
-    /// A key, its colon and the space around them; leaves the cursor at the value.
+    /// Reads a key, its colon and the white space around them. Leaves the cursor at the value.
     fn key(&mut self) -> Result<(), Fault> {
         if self.peek() != Some(b'"') {
             return Err(Fault::Syntax(self.at));
@@ -256,7 +255,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         Ok(())
     }
 
-    /// Notes a key of the innermost object; whether it is the first of its name there.
+    /// Records a key of the innermost object. Returns false for a duplicate.
     fn is_fresh(&mut self, span: &Span, escaped: bool) -> bool {
         let text = self.text;
         let depth = self.open.len();
@@ -280,7 +279,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
                 raw(other) == raw(&key)
             }
         });
-        if seen.len() >= LINEAR_KEYS {
+        if seen.len() >= MAX_LINEAR_KEYS {
             let all = seen.iter().chain([&key]);
             let set = all
                 .map(|key| KEY_HASH.hash_one(unescape(raw(key)).as_bytes()))
@@ -293,7 +292,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         !twin
     }
 
-    /// A string; returns the span between its quotes, and whether there are escapes in it.
+    /// Reads a string. Returns the span between its quotes, and true if it has escapes.
     #[inline]
     fn string(&mut self) -> Result<(Span, bool), Fault> {
         let start = self.at + 1;
@@ -314,13 +313,13 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         Ok((start..at, escaped))
     }
 
-    /// Checks the escape at `at`; returns its end.
+    /// Checks the escape at `at`. Returns its end.
     fn escape(&self, at: usize) -> Result<usize, Fault> {
         match self.text.get(at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
             Some(b'u') => {
                 let unit = hex4(self.text, at + 2).ok_or(Fault::Syntax(at))?;
-                // A lone surrogate is no character: parsers disagree about it, so it is refused.
+                // Parsers disagree about lone surrogates, so they are refused.
                 match unit {
                     0xD800..0xDC00 => {
                         let low = (self.text.get(at + 6..at + 8) == Some(b"\\u"))
@@ -388,8 +387,8 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
     }
 }
 
-/// The first byte from `at` on that means something in a string: a quote, a backslash, a control character.
-/// Eight bytes at a time, for most of a message is strings.
+/// Finds the first byte from `at` on that is special in a string: a quote, a backslash or a control character. Reads
+/// eight bytes at a time, because most of a message is strings.
 #[inline]
 fn plain_until(text: &[u8], mut at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -401,7 +400,7 @@ fn plain_until(text: &[u8], mut at: usize) -> usize {
             | zero(word ^ (ONES * u64::from(b'\\')))
             | (word.wrapping_sub(ONES * 0x20) & !word & HIGH);
         if special != 0 {
-            // The lowest mark is exact; borrows can only set false ones above it.
+            // The lowest mark is exact. Borrows can set false marks only above it.
             return at + special.trailing_zeros() as usize / 8;
         }
         at += 8;

@@ -1,12 +1,13 @@
-//! What a legacy client declares, as a number: it has to fit into a session's id.
+//! A legacy client's capabilities as a bit set, which fits into a session id.
 //!
-//! Only what has a meaning here or at a server of the specification has a bit. Bits are never given another meaning, since
-//! ids outlive the program that made them.
+//! Only capabilities that the gateway uses, or that the specification gives a meaning at a server, have a bit. Never
+//! change the meaning of a bit, because ids outlive the program that made them.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-/// Paths of members of `ClientCapabilities`; the bit is the place. A path's value is `true` for `listChanged`, else `{}`.
+/// Paths in `ClientCapabilities`. The index is the bit. The value at a path is `true` for `listChanged`, otherwise
+/// `{}`.
 const CAPABILITIES: [&[&str]; 16] = [
     &["roots"],
     &["roots", "listChanged"],
@@ -26,7 +27,7 @@ const CAPABILITIES: [&[&str]; 16] = [
     &["experimental"],
 ];
 
-/// The bits of `ClientCapabilities` (JSON text). What has no bit is lost.
+/// Converts `ClientCapabilities` (JSON text) to bits. Capabilities without a bit are lost.
 #[must_use]
 pub fn to_bits(capabilities: &[u8]) -> u32 {
     let declared: Value = serde_json::from_slice(capabilities).unwrap_or_default();
@@ -42,7 +43,7 @@ pub fn to_bits(capabilities: &[u8]) -> u32 {
         .fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
-/// `ClientCapabilities` (JSON text) with these bits. Unknown bits are ignored.
+/// Converts bits to `ClientCapabilities` (JSON text). Unknown bits are ignored.
 #[must_use]
 pub fn of_bits(bits: u32) -> Bytes {
     let mut capabilities = Value::Object(Map::new());
@@ -54,7 +55,7 @@ pub fn of_bits(bits: u32) -> Bytes {
         }
         *object = match path.last() {
             Some(&"listChanged") => Value::Bool(true),
-            // A view is HTML, whoever shows it.
+            // Views are always HTML.
             Some(&"io.modelcontextprotocol/ui") => {
                 json!({"mimeTypes": ["text/html;profile=mcp-app"]})
             }

@@ -1,8 +1,8 @@
-//! The server role: what clients of either era are to us.
+//! The server role: connections from clients of either era.
 //!
-//! A [`Session`] is one legacy conversation (over HTTP, HTTP+SSE or stdio) or one stdio pipe of either era.
-//! Modern HTTP clients have none: each of their requests says everything. [`modern`] checks such a request
-//! against its headers. Deliberately absent: sockets and HTTP bodies; whoever owns them calls in here.
+//! A [`Session`] is a legacy client's session (over HTTP, HTTP+SSE or stdio) or one stdio pipe of either era. Modern
+//! HTTP clients have no session, because each of their requests is self-contained. [`modern`] checks such a request
+//! against its headers. Deliberately absent: sockets and HTTP bodies, which the callers own.
 
 pub mod declared;
 pub mod modern;

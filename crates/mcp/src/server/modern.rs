@@ -1,5 +1,4 @@
-//! Checks of a modern request against its headers (2026-07-28 basic/transports/streamable-http "Request
-//! Metadata").
+//! Checks of a modern request against its headers (2026-07-28 basic/transports/streamable-http "Request Metadata").
 
 use http::{HeaderMap, HeaderName};
 
@@ -17,7 +16,7 @@ pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub const NAME: HeaderName = HeaderName::from_static("mcp-name");
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Whether a message is of the modern era: its `_meta` or its version header says so.
+/// Returns true if a message's `_meta` or version header shows the modern era.
 #[must_use]
 pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
     if frame
@@ -26,7 +25,7 @@ pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
     {
         return true;
     }
-    // An unknown version with no session behind it: only the modern era has an answer for that.
+    // An unknown version without a session: only the modern era defines a response to that.
     let version = headers
         .get(PROTOCOL_VERSION)
         .and_then(|value| value.to_str().ok());
@@ -41,7 +40,7 @@ fn mismatch(what: String) -> RpcError {
     RpcError::new(error::HEADER_MISMATCH, format!("Header mismatch: {what}"))
 }
 
-/// The one value of a header; more than one is a contradiction.
+/// The single value of a header. Repeated headers are a mismatch.
 fn only<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -53,10 +52,10 @@ fn only<'a>(
     }
 }
 
-/// Checks a modern message; gives what it says of its client (`None` for a notification without `_meta`).
+/// Checks a modern message. Returns its client's description (`None` for a notification without `_meta`).
 ///
 /// # Errors
-/// -32602 (no or bad `_meta`), -32020 (headers), -32022 (version): HTTP 400 each.
+/// -32602 (missing or invalid `_meta`), -32020 (headers), -32022 (version). Each means HTTP 400.
 pub fn check<'a>(
     headers: &HeaderMap,
     frame: &'a Frame,
@@ -96,7 +95,7 @@ pub fn check<'a>(
     let field = match frame.method() {
         method::TOOLS_CALL | method::PROMPTS_GET => "name",
         method::RESOURCES_READ => "uri",
-        // The tasks extension (2026-07-28) routes by the task.
+        // The tasks extension (2026-07-28) routes by task.
         "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return Ok(face),
     };
@@ -119,7 +118,7 @@ pub fn check<'a>(
     Ok(face)
 }
 
-/// Checks that `version` is one that a modern request may name.
+/// Checks that a modern request may use `version`.
 ///
 /// # Errors
 /// -32022 with `supported` and `requested` (2026-07-28 basic/versioning "Protocol Version Negotiation").
@@ -138,7 +137,7 @@ pub fn check_version(version: &str) -> Result<(), RpcError> {
     )
 }
 
-/// The versions we speak, newest first: a JSON array.
+/// The supported versions, newest first: a JSON array.
 #[must_use]
 pub fn supported() -> String {
     format!(

@@ -1,12 +1,12 @@
-//! What a session's event streams hold for clients that lost a connection.
+//! The replay buffer of a session's event streams, for clients that reconnect.
 //!
-//! It has an end in events, bytes and time. When there is no room, streams of calls that are over are forgotten,
-//! oldest first; within a stream notifications go, oldest first, and then what had to arrive: a client that
-//! missed such an event is told so when it comes back. What is numbered is held as it goes over the wire: a
-//! message may be a small part of the buffer that it came in.
+//! It is bounded in events, bytes and time. When it is full, finished calls' streams are dropped, oldest first. Within
+//! a stream, notifications are dropped first, oldest first, then other events; a client that missed one of the latter
+//! gets an error when it comes back. Numbered events are kept in wire format, because a message may be a small slice of
+//! a large read buffer.
 //!
-//! Absent: what waits for its first reader. That is the outbox's, with bounds of its own, until the call is over
-//! and nobody reads: then all of it is held here.
+//! Deliberately absent: messages that wait for their first reader. They stay in the outbox, with its limits, until the
+//! call is over and has no reader. Then all of them are moved here.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,20 +25,20 @@ use crate::{
     sse,
 };
 
-/// Events that are held of one stream.
-const HELD_EVENTS: usize = 256;
-/// Bytes that are held of one stream; a single event may be longer.
-pub(super) const HELD_BYTES: usize = 1 << 20;
-/// Bytes that are held of all streams of a session.
-pub(super) const SESSION_HELD_BYTES: usize = 8 << 20;
-/// Streams of calls that nobody reads, in one session.
+/// Maximum events held per stream.
+const MAX_HELD_EVENTS: usize = 256;
+/// Maximum bytes held per stream. A single event may be longer.
+pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
+/// Maximum bytes held for all streams of a session.
+pub(super) const MAX_SESSION_HELD_BYTES: usize = 8 << 20;
+/// Maximum call streams without a reader per session.
 pub(super) const MAX_UNREAD: usize = 64;
-/// How long events are held at least for whoever lost its connection, room permitting.
-pub(super) const HELD_FOR: Duration = Duration::from_secs(120);
-/// The number of the session's own stream.
-pub(super) const OWN: u64 = 0;
+/// Maximum time that events are held for a client that lost its connection, if there is room.
+pub(super) const MAX_HOLD_TIME: Duration = Duration::from_secs(120);
+/// Number of the session's own stream.
+pub(super) const OWN_STREAM: u64 = 0;
 
-/// Where an event stands: its stream, and its place there. Goes over the wire as the event's id.
+/// The position of an event: its stream and its number there. Sent as the event's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EventId {
     pub(super) stream: u64,
@@ -61,7 +61,6 @@ impl fmt::Display for EventId {
     }
 }
 
-/// All streams of a session.
 #[derive(Debug)]
 pub(super) struct Streams {
     pub(super) own: Stream,
@@ -70,7 +69,7 @@ pub(super) struct Streams {
     held: Held,
 }
 
-/// Bytes held, and whose they are.
+/// Counts the bytes held, and charges them to the session's account.
 #[derive(Debug)]
 struct Held {
     bytes: usize,
@@ -78,7 +77,7 @@ struct Held {
 }
 
 impl Held {
-    /// Whoever calls this holds a lock: the backlog is settled by those who put something into an outbox.
+    /// Called with a lock held, so it does not settle the backlog. Code that adds to an outbox does that.
     fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         if let Some(account) = &self.account {
@@ -104,19 +103,19 @@ impl Drop for Held {
 pub(super) struct Stream {
     pub(super) outbox: Arc<Outbox>,
     sent: VecDeque<Sent>,
-    /// Bytes of `sent`.
+    /// Bytes in `sent`.
     bytes: usize,
-    /// The place of the newest event.
+    /// Number of the newest event.
     pub(super) last: u64,
-    /// The place of the newest event that had to arrive and is not held any more.
+    /// Number of the newest [`Weight::Must`] event that is no longer held.
     pub(super) lost: u64,
-    /// Who may read: the reader that came last.
+    /// The turn of the newest reader, which alone may read.
     pub(super) turn: u64,
-    /// Since when nobody reads.
+    /// When the stream lost its last reader.
     pub(super) unread: Option<Instant>,
     pub(super) end: End,
     pub(super) reader: Option<Waker>,
-    /// Who waits for the stream to be abandoned.
+    /// Task that waits for the stream to be abandoned.
     pub(super) answerer: Option<Waker>,
 }
 
@@ -130,14 +129,14 @@ pub(super) struct Sent {
 
 #[derive(Debug)]
 pub(super) enum End {
-    /// The call is under way.
+    /// The call is running.
     Open,
-    /// This comes last.
+    /// The last message.
     Answer {
         text: Bytes,
         _charge: Option<Charge>,
     },
-    /// Nothing more comes.
+    /// Nothing more will come.
     Over,
 }
 
@@ -146,20 +145,20 @@ impl Streams {
         Self {
             own: Stream::new(outbox),
             calls: BTreeMap::new(),
-            opened: OWN,
+            opened: OWN_STREAM,
             held: Held { bytes: 0, account },
         }
     }
 
     pub(super) fn get(&mut self, number: u64) -> Option<&mut Stream> {
-        if number == OWN {
+        if number == OWN_STREAM {
             Some(&mut self.own)
         } else {
             self.calls.get_mut(&number)
         }
     }
 
-    /// Adds the stream of a call; gives its number, and its first reader's turn.
+    /// Adds the stream of a call. Returns its number and the turn of its first reader.
     pub(super) fn open(&mut self, outbox: Arc<Outbox>) -> (u64, u64) {
         self.opened += 1;
         let mut stream = Stream::new(outbox);
@@ -175,7 +174,7 @@ impl Streams {
         }
     }
 
-    /// Makes an event of a message and holds it.
+    /// Turns a message into a numbered event and holds it.
     pub(super) fn number(&mut self, number: u64, weight: Weight, message: &Bytes) -> Option<Bytes> {
         let stream = self.get(number)?;
         stream.last += 1;
@@ -190,18 +189,18 @@ impl Streams {
             event: event.clone(),
         });
         let mut dropped = 0;
-        while stream.sent.len() > HELD_EVENTS
-            || (stream.bytes > HELD_BYTES && stream.sent.len() > 1)
+        while stream.sent.len() > MAX_HELD_EVENTS
+            || (stream.bytes > MAX_HELD_BYTES && stream.sent.len() > 1)
         {
             dropped += stream.drop_one();
         }
         self.held.add(event.len());
         self.held.sub(dropped);
-        while self.held.bytes > SESSION_HELD_BYTES {
+        while self.held.bytes > MAX_SESSION_HELD_BYTES {
             if self.forget_oldest(Some(number)) {
                 continue;
             }
-            // The others are of calls under way: this one, which grew, gives way.
+            // The other streams belong to running calls, so events of this one, which grew, are dropped.
             match self.get(number)?.drop_one() {
                 0 => break,
                 dropped => self.held.sub(dropped),
@@ -210,7 +209,8 @@ impl Streams {
         Some(event)
     }
 
-    /// Forgets the oldest stream of a call that is over, if there is one that nobody reads.
+    /// Drops the oldest finished call's stream without a reader, except `but`. Returns false if there was no such
+    /// stream.
     fn forget_oldest(&mut self, but: Option<u64>) -> bool {
         let oldest = self.calls.iter().find(|(number, stream)| {
             stream.unread.is_some() && matches!(stream.end, End::Over) && but != Some(**number)
@@ -222,7 +222,8 @@ impl Streams {
         oldest.is_some()
     }
 
-    /// Moves all that waits, up to the answer, to what is held: the call is over, and nobody reads.
+    /// Moves all queued messages, up to the response, into the replay buffer. Called when the call is over and has no
+    /// reader.
     pub(super) fn settle(&mut self, number: u64) {
         while let Some(stream) = self.get(number) {
             let message = stream.outbox.take();
@@ -237,14 +238,14 @@ impl Streams {
         }
     }
 
-    /// A reader is gone, or came too late.
+    /// Records that a reader left. Ignored unless it was the newest one.
     pub(super) fn left(&mut self, number: u64, turn: u64) {
         let Some(stream) = self.get(number).filter(|stream| stream.turn == turn) else {
             return;
         };
         stream.unread = Some(Instant::now());
         stream.reader = None;
-        if number == OWN {
+        if number == OWN_STREAM {
             return;
         }
         if let Some(answerer) = stream.answerer.take() {
@@ -267,7 +268,7 @@ impl Streams {
         }
     }
 
-    /// Forgets what has been held for long enough by `now`.
+    /// Drops events that were held for long enough by `now`.
     pub(super) fn prune(&mut self, now: Instant) {
         self.held.sub(self.own.expire(now));
         let held = &mut self.held;
@@ -282,7 +283,7 @@ impl Streams {
         });
     }
 
-    /// Bytes held, counted anew.
+    /// Bytes held, recounted.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         let bytes =
@@ -292,7 +293,7 @@ impl Streams {
         all
     }
 
-    /// The session is over.
+    /// Drops everything at the end of the session.
     pub(super) fn end(&mut self) {
         for (_, stream) in mem::take(&mut self.calls) {
             stream.wake();
@@ -319,7 +320,8 @@ impl Stream {
         }
     }
 
-    /// Drops the oldest notification, or the oldest event if all had to arrive; says how long it was.
+    /// Drops the oldest notification, or the oldest event if there are only [`Weight::Must`] events. Returns its
+    /// length.
     fn drop_one(&mut self) -> usize {
         let notification = self
             .sent
@@ -335,8 +337,8 @@ impl Stream {
         dropped.event.len()
     }
 
-    /// Drops what is held for too long; says how many bytes it was. By then it has arrived, or its connection
-    /// was given up.
+    /// Drops events that were held for too long. Returns their bytes. By then they have arrived, or the client has
+    /// given up the connection.
     fn expire(&mut self, now: Instant) -> usize {
         let before = self.bytes;
         while let Some(sent) = self.sent.pop_front_if(|sent| is_old(sent.when, now)) {
@@ -352,7 +354,7 @@ impl Stream {
         before - self.bytes
     }
 
-    /// The first event held after this place.
+    /// The first held event after number `at`.
     pub(super) fn after(&self, at: u64) -> Option<&Sent> {
         if at >= self.last {
             return None;
@@ -361,7 +363,7 @@ impl Stream {
         self.sent.get(next)
     }
 
-    /// Gives the right to read to somebody else.
+    /// Passes the right to read to a new reader. Returns its turn.
     pub(super) fn pass_on(&mut self) -> u64 {
         self.turn += 1;
         self.unread = None;
@@ -379,5 +381,5 @@ impl Stream {
 }
 
 fn is_old(when: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(when) > HELD_FOR
+    now.saturating_duration_since(when) > MAX_HOLD_TIME
 }

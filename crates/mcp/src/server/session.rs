@@ -1,4 +1,4 @@
-//! One conversation with a client.
+//! A session with one client.
 
 use std::{
     collections::HashMap,
@@ -29,13 +29,13 @@ use crate::{
     outbox::{Bounds, Outbox, Weight},
 };
 
-/// Requests to one client that may wait for its answer.
+/// Maximum requests to one client that wait for its response.
 const MAX_ASKED: usize = 64;
-/// Requests of one client that may be in flight.
+/// Maximum requests of one client in flight.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// At least 128 bits that nobody guesses: knowing it is being allowed to use it, together with the principal it is bound to
-/// (2025-11-25 basic/security_best_practices "Session Hijacking").
+/// A session id with at least 128 random bits. Together with the principal that it is bound to, knowing it grants
+/// access to the session (2025-11-25 basic/security_best_practices "Session Hijacking").
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
 
@@ -52,7 +52,7 @@ impl SessionId {
 }
 
 impl From<String> for SessionId {
-    /// Takes an id that was made elsewhere: ASCII, and as hard to guess as a random one.
+    /// Accepts an id made elsewhere. It must be ASCII, and as hard to guess as a random one.
     fn from(id: String) -> Self {
         Self(id.into())
     }
@@ -65,13 +65,13 @@ impl std::borrow::Borrow<str> for SessionId {
 }
 
 impl fmt::Debug for SessionId {
-    /// The first characters: enough to follow a session in a log, too few to use it.
+    /// Prints the first six characters: enough to follow a session in a log, too few to use it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}…", self.0.get(..6).unwrap_or_default())
     }
 }
 
-/// What the client said of itself in `initialize`.
+/// The client's description of itself in `initialize`.
 #[derive(Debug, Clone)]
 pub struct Face {
     pub version: Version,
@@ -79,7 +79,7 @@ pub struct Face {
     pub info: Bytes,
     /// `ClientCapabilities`: JSON text.
     pub capabilities: Bytes,
-    /// Whether it is a gateway that wants to know which gateways it gets behind itself.
+    /// True if the client is a gateway that wants to know the gateways behind this one.
     pub is_gateway: bool,
 }
 
@@ -87,7 +87,7 @@ impl Face {
     /// Reads the params of `initialize` (2025-11-25 basic/lifecycle "Initialization").
     ///
     /// # Errors
-    /// -32602 naming the field.
+    /// -32602, naming the field.
     pub fn from_initialize(frame: &Frame) -> Result<Self, RpcError> {
         let wrong = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
         let params = frame
@@ -96,7 +96,7 @@ impl Face {
         let asked = params
             .string("protocolVersion")
             .ok_or_else(|| wrong("`protocolVersion` must be a string"))?;
-        // Copies: a slice would keep the whole body, and the buffer that it was read into, for the session's life.
+        // Copied: a slice would keep the whole body and its read buffer alive for as long as the session.
         let object = |key: &str| {
             let span = params.object(key)?.span();
             Some(Bytes::copy_from_slice(&frame.text()[span]))
@@ -113,26 +113,26 @@ impl Face {
     }
 }
 
-/// One conversation with a client.
+/// A session with one client.
 pub struct Session {
     id: SessionId,
     caller: CallerId,
-    /// Who opened it; nobody else may use it.
+    /// The principal that opened the session. No other may use it.
     principal: Arc<str>,
     face: OnceLock<Face>,
-    /// 0: not set; else one more than the place in [`bridge::LOG_LEVELS`].
+    /// 0: not set. Otherwise the index in [`bridge::LOG_LEVELS`] plus one.
     level: AtomicU8,
-    /// What goes to the client outside of a request's own stream.
+    /// Messages outside of any request's stream.
     outbox: Arc<Outbox>,
-    /// What waits for the client in all of its streams.
+    /// Bytes waiting for the client in all of its streams.
     account: Option<Arc<Account>>,
     next_id: AtomicU64,
     asked: Mutex<HashMap<u64, oneshot::Sender<Frame>>>,
     in_flight: Mutex<HashMap<Bytes, Arc<Cancel>>>,
     born: Instant,
-    /// Whether anything came since it was last asked for how long nothing did.
+    /// Set when the client does anything. Cleared by [`Session::idle`].
     used: AtomicBool,
-    /// When something had come, in milliseconds after `born`.
+    /// Time of the last activity that [`Session::idle`] observed, in milliseconds after `born`.
     seen: AtomicU64,
     pub(super) streams: Mutex<Streams>,
     pub(super) readers: AtomicU64,
@@ -146,13 +146,13 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session whose queue has an end of its own only.
+    /// A session whose outbox is bounded but not charged to a backlog.
     #[must_use]
     pub fn new(principal: Arc<str>, bounds: Bounds) -> Arc<Self> {
         Self::with(SessionId::random(), principal, Outbox::new(bounds), None)
     }
 
-    /// A session that is ended if too much waits for all clients, and it is the slowest of them.
+    /// A session that is ended if `backlog` is over its limit and this client is the slowest.
     #[must_use]
     pub fn charged(
         id: SessionId,
@@ -203,7 +203,7 @@ impl Session {
         &self.id
     }
 
-    /// On whose behalf its calls are made, towards servers.
+    /// The caller id for its calls to servers.
     #[must_use]
     pub fn caller(&self) -> CallerId {
         self.caller
@@ -214,7 +214,7 @@ impl Session {
         &self.principal
     }
 
-    /// Sets what the client said of itself; the first time counts.
+    /// Sets the client's description. Returns `false` if it was already set.
     pub fn introduce(&self, face: Face) -> bool {
         self.face.set(face).is_ok()
     }
@@ -224,7 +224,7 @@ impl Session {
         self.face.get()
     }
 
-    /// What a modern server has to be told on behalf of this client.
+    /// The client's description for modern servers.
     #[must_use]
     pub fn client_face(&self) -> ClientFace {
         let face = self.face.get();
@@ -238,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Whether the client declared the capability, e.g. `sampling`.
+    /// Returns true if the client declared the capability, e.g. `sampling`.
     #[must_use]
     pub fn declares(&self, capability: &str) -> bool {
         self.face
@@ -271,13 +271,13 @@ impl Session {
         &self.outbox
     }
 
-    /// Notes that the client is alive. Costs next to nothing: when that was is found out by who asks.
+    /// Records that the client is alive. Very cheap: the time is determined later, by [`Session::idle`].
     pub fn touch(&self) {
         self.used.store(true, Ordering::Relaxed);
     }
 
-    /// Since when nothing came from the client and no stream was open, as far as the times tell at which this
-    /// was asked.
+    /// Time since the client was last active: a message received, a stream open, or a request in flight. Only as
+    /// precise as the interval between calls of this method.
     #[must_use]
     pub fn idle(&self) -> Duration {
         let now = self.born.elapsed();
@@ -290,10 +290,10 @@ impl Session {
         now.saturating_sub(Duration::from_millis(self.seen.load(Ordering::Relaxed)))
     }
 
-    /// Asks the client something: puts the request into `outbox` (of a request's own stream, or the session's).
+    /// Sends a request to the client through `outbox` (of a request's stream, or the session's own).
     ///
     /// # Errors
-    /// Why it cannot be asked.
+    /// Why it could not be sent.
     pub fn ask(
         self: &Arc<Self>,
         outbox: &Outbox,
@@ -324,7 +324,7 @@ impl Session {
         }
     }
 
-    /// Takes the client's answer to something asked; `false` if nothing waits for it.
+    /// Accepts the client's response to a request. Returns `false` if it matches no pending request.
     pub fn answered(&self, frame: Frame) -> bool {
         let waiting = frame
             .numeric_id()
@@ -332,10 +332,10 @@ impl Session {
         waiting.is_some_and(|waiting| waiting.send(frame).is_ok())
     }
 
-    /// Notes a request of the client, so that it can cancel it.
+    /// Registers a request of the client, so that the client can cancel it.
     ///
     /// # Errors
-    /// -32600: its id is in use already (2026-07-28 basic "Requests"), or there are too many.
+    /// -32600 if the id is already in use (2026-07-28 basic "Requests"); -32603 if too many requests are in flight.
     pub fn begin(self: &Arc<Self>, frame: &Frame) -> Result<InFlight, RpcError> {
         let id = frame.text().slice(frame.id_span());
         let cancel = Arc::<Cancel>::default();
@@ -363,7 +363,7 @@ impl Session {
         })
     }
 
-    /// The client's `notifications/cancelled`. Unknown ids are ignored, as the specification says.
+    /// Handles `notifications/cancelled`. Unknown ids are ignored, as the specification requires.
     pub fn cancel(&self, cancelled: &Frame) {
         let id = cancelled
             .object()
@@ -373,7 +373,7 @@ impl Session {
         }
     }
 
-    /// Ends the conversation: what is in flight is cancelled.
+    /// Ends the session. Requests in flight are cancelled.
     pub fn end(&self) {
         self.over.cancel();
         self.outbox.close();
@@ -389,7 +389,7 @@ impl Session {
     }
 }
 
-/// Something a client was asked. Dropping it forgets the question.
+/// A pending request to a client. Dropping it abandons the request.
 pub struct Asked {
     session: Arc<Session>,
     id: u64,
@@ -397,10 +397,10 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Waits for the answer; `None` if the conversation ended first.
+    /// Waits for the response. `None` if the session ended first.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the question is forgotten.
+    /// If this future is dropped, the request is abandoned.
     pub async fn answer(mut self) -> Option<Frame> {
         let over = self.session.over.clone();
         tokio::select! {
@@ -416,7 +416,7 @@ impl Drop for Asked {
     }
 }
 
-/// Whether a request was cancelled, and whom to tell.
+/// The cancellation flag of a request, and the task to wake.
 #[derive(Debug, Default)]
 struct Cancel {
     cancelled: AtomicBool,
@@ -430,7 +430,7 @@ impl Cancel {
     }
 }
 
-/// A request of the client in flight; dropping it takes it off the list.
+/// A client's request in flight. Dropping it removes it from the session's table.
 pub struct InFlight {
     session: Arc<Session>,
     id: Bytes,
@@ -438,7 +438,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Waits until the client cancels the request or its conversation ends.
+    /// Waits until the client cancels the request or the session ends.
     pub async fn cancelled(&self) {
         std::future::poll_fn(|cx| {
             self.cancel.waker.register(cx.waker());

@@ -1,16 +1,15 @@
-//! The event streams of a session, which outlive the connections that carry them
-//! (2025-11-25 basic/transports "Resumability and Redelivery").
+//! A session's event streams, which outlive the connections that carry them (2025-11-25 basic/transports "Resumability
+//! and Redelivery").
 //!
-//! A session has one stream of its own, and one for each request that is answered with events. A [`Reader`] is
-//! a connection's right to read one of them; who takes a stream up again takes it over. An event is numbered
-//! when a reader fetches it and held for a while ([`super::replay`]), for what was written to a connection may
-//! never have arrived. A call whose stream nobody reads goes on for [`GRACE`] and is then over
-//! ([`Answerer::abandoned`]); before 2025-11-25 clients do not come back for it, and it is over at once.
+//! A session has one stream of its own, and one per request whose response is an event stream. A [`Reader`] is a
+//! connection's right to read one of them; a connection that resumes a stream takes this right from the previous
+//! reader. An event gets its number when a reader fetches it, and is then held for a while ([`super::replay`]), because
+//! data written to a connection may never have arrived. A call whose stream has no reader is abandoned after [`ABANDON_GRACE`]
+//! ([`Answerer::abandoned`]). Clients before 2025-11-25 do not come back for it, so for them it is abandoned at once.
 //!
-//! The session's own stream can always be taken up again, if need be with a gap: without it the client would be
-//! deaf.
+//! The session's own stream can always be resumed, if necessary with a gap. Otherwise the client would receive nothing.
 //!
-//! Absent: the streams of modern clients, which are not resumed.
+//! Deliberately absent: the streams of modern clients, which cannot be resumed.
 
 use std::{
     future::poll_fn,
@@ -26,7 +25,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Session,
-    replay::{End, EventId, OWN},
+    replay::{End, EventId, OWN_STREAM},
 };
 use crate::{
     Version,
@@ -35,31 +34,31 @@ use crate::{
     sse,
 };
 
-/// How long a call goes on whose stream nobody reads.
-const GRACE: Duration = Duration::from_secs(30);
-/// Milliseconds that a client is to wait before it comes back.
+/// The time for which a call continues while its stream has no reader.
+const ABANDON_GRACE: Duration = Duration::from_secs(30);
+/// Milliseconds that a client should wait before it reconnects.
 const RETRY_MS: u64 = 1000;
 
-/// Why a stream cannot be taken up again.
+/// Why a stream cannot be resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// The id is none of this session's, or what came after it is not held any more.
+    /// The id does not belong to this session, or later events are no longer held.
     Unknown,
-    /// The stream is over, and nothing came after the id.
+    /// The stream has ended, and nothing followed the event with this id.
     Over,
 }
 
-/// What a session's streams look like on the wire.
+/// Format of a session's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// Events have no ids (HTTP+SSE).
     Bare,
-    /// Events have ids. Clients choke on an event without data.
+    /// Events have ids. For clients that cannot handle an event without data.
     Numbered,
-    /// Each connection begins with an event that has an id, no data, and the time to wait before coming back.
+    /// Each connection begins with an event that has an id, no data, and the reconnection delay.
     ///
-    /// Each, not only each stream's first: the official TypeScript client forgets with a connection which id
-    /// it had.
+    /// On every connection, not only the first of a stream: the official TypeScript client forgets the last id when it
+    /// loses a connection.
     Primed,
 }
 
@@ -72,16 +71,15 @@ impl Session {
         }
     }
 
-    /// Whether the client expects streams that begin with an event without data, and comes back for what it
-    /// missed.
+    /// Returns true if the client expects streams to begin with an event without data, and resumes interrupted streams.
     #[must_use]
     pub fn is_primed(&self) -> bool {
         self.face()
             .is_some_and(|face| face.version >= Version::V2025_11_25)
     }
 
-    /// Takes over the stream of what belongs to no request. Whoever had it before is done: a client that
-    /// lost its connection need not wait until we have noticed. `resumable`: its events have ids.
+    /// Takes over the session's own stream. The previous reader ends, so a client that lost its connection need not
+    /// wait until the gateway has noticed. `resumable`: events have ids.
     #[must_use]
     pub fn listen(self: &Arc<Self>, resumable: bool) -> Reader {
         let form = if resumable { self.form() } else { Form::Bare };
@@ -89,10 +87,10 @@ impl Session {
         let last = streams.own.last;
         let turn = streams.own.pass_on();
         drop(streams);
-        Reader::new(self, OWN, turn, last, form)
+        Reader::new(self, OWN_STREAM, turn, last, form)
     }
 
-    /// Opens the stream of a request whose messages come in `outbox`.
+    /// Opens the stream of a request whose messages come through `outbox`.
     #[must_use]
     pub fn open_stream(self: &Arc<Self>, outbox: Arc<Outbox>) -> (Answerer, Reader) {
         let (number, turn) = self.streams.lock().open(outbox);
@@ -103,7 +101,7 @@ impl Session {
         (answerer, Reader::new(self, number, turn, 0, self.form()))
     }
 
-    /// Takes up a stream again after the event with this id.
+    /// Resumes a stream after the event with this id.
     ///
     /// # Errors
     /// [`Lost`].
@@ -111,7 +109,7 @@ impl Session {
         let id = EventId::parse(last_event).ok_or(Lost::Unknown)?;
         let mut streams = self.streams.lock();
         let stream = streams.get(id.stream).ok_or(Lost::Unknown)?;
-        let is_gap = id.at < stream.lost && id.stream != OWN;
+        let is_gap = id.at < stream.lost && id.stream != OWN_STREAM;
         if id.at > stream.last || is_gap {
             return Err(Lost::Unknown);
         }
@@ -123,7 +121,7 @@ impl Session {
         Ok(Reader::new(self, id.stream, turn, id.at, self.form()))
     }
 
-    /// Forgets what was held for clients that did not come back.
+    /// Drops events held for clients that did not come back.
     pub fn prune(&self) {
         self.streams.lock().prune(Instant::now());
     }
@@ -135,7 +133,7 @@ pub struct Reader {
     session: Arc<Session>,
     number: u64,
     turn: u64,
-    /// The place of the event that was read last.
+    /// Number of the last event that was read.
     last: u64,
     form: Form,
     priming: bool,
@@ -154,8 +152,7 @@ impl Reader {
         }
     }
 
-    /// The next event as it goes over the wire; `None` once the stream is over, or somebody else has taken it
-    /// over.
+    /// The next event in wire format, or `None` once the stream has ended or has another reader.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if mem::take(&mut self.priming) {
             let id = EventId {
@@ -175,7 +172,7 @@ impl Reader {
         }
         let message = match stream.outbox.poll_next(cx) {
             Poll::Ready(Some(message)) => Some(message),
-            Poll::Ready(None) if self.number == OWN => return Poll::Ready(None),
+            Poll::Ready(None) if self.number == OWN_STREAM => return Poll::Ready(None),
             Poll::Ready(None) | Poll::Pending => match mem::replace(&mut stream.end, End::Over) {
                 End::Open => {
                     stream.end = End::Open;
@@ -197,8 +194,7 @@ impl Reader {
         Poll::Ready(streams.number(self.number, weight, &message))
     }
 
-    /// The next event as it goes over the wire; `None` once the stream is over, or somebody else has taken it
-    /// over.
+    /// The next event in wire format, or `None` once the stream has ended or has another reader.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -220,14 +216,14 @@ impl Drop for Reader {
     }
 }
 
-/// The end of a request's stream that the answer comes from. Dropping it ends the stream without one.
+/// The sending side of a request's stream. Dropping it ends the stream without a response.
 pub struct Answerer {
     session: Arc<Session>,
     number: u64,
 }
 
 impl Answerer {
-    /// Ends the stream with the answer, or without one.
+    /// Ends the stream, with or without a response.
     pub fn answer(self, answer: Option<Bytes>) {
         self.end(answer);
     }
@@ -263,13 +259,13 @@ impl Answerer {
         }
     }
 
-    /// Waits until nobody has read the stream for so long that nobody will.
+    /// Waits until the stream has had no reader for longer than the grace period.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn abandoned(&self) {
         let grace = if self.session.is_primed() {
-            GRACE
+            ABANDON_GRACE
         } else {
             Duration::ZERO
         };
@@ -296,7 +292,7 @@ impl Answerer {
             if unread == Some(since) {
                 streams.forget(self.number);
             } else {
-                // Somebody came back at the last moment.
+                // A reader came back at the last moment.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -321,7 +317,7 @@ mod tests {
         outbox::Bounds,
         server::{
             Face,
-            replay::{HELD_BYTES, HELD_FOR, MAX_UNREAD, SESSION_HELD_BYTES},
+            replay::{MAX_HELD_BYTES, MAX_HOLD_TIME, MAX_SESSION_HELD_BYTES, MAX_UNREAD},
         },
     };
 
@@ -341,7 +337,7 @@ mod tests {
         session
     }
 
-    /// A stream of a call with its outbox; what primes it is read.
+    /// A call's stream with its outbox, after its priming event was read.
     fn stream(session: &Arc<Session>) -> (Arc<Outbox>, Answerer, Reader) {
         let outbox = Outbox::new(BOUNDS);
         let (answerer, mut reader) = session.open_stream(outbox.clone());
@@ -349,7 +345,7 @@ mod tests {
         (outbox, answerer, reader)
     }
 
-    /// What can be read at once.
+    /// The events that can be read without waiting.
     fn read(reader: &mut Reader) -> Vec<String> {
         std::iter::from_fn(|| reader.next().now_or_never().flatten())
             .map(|event| String::from_utf8_lossy(&event).into_owned())
@@ -364,15 +360,15 @@ mod tests {
         session.streams.lock().held()
     }
 
-    /// Notifications give way; who missed what had to arrive is told so, and nobody else.
+    /// Notifications are dropped first. Only a client that missed a [`Weight::Must`] event gets an error.
     #[tokio::test]
     async fn a_client_is_told_of_what_had_to_arrive_and_did_not() {
         let session = session(Version::V2025_11_25);
         let (outbox, answerer, mut reader) = stream(&session);
-        outbox.push(Weight::Notification, long(HELD_BYTES / 2));
-        outbox.push(Weight::Must, long(HELD_BYTES / 3));
-        outbox.push(Weight::Notification, long(HELD_BYTES / 3));
-        outbox.push(Weight::Must, long(HELD_BYTES / 3));
+        outbox.push(Weight::Notification, long(MAX_HELD_BYTES / 2));
+        outbox.push(Weight::Must, long(MAX_HELD_BYTES / 3));
+        outbox.push(Weight::Notification, long(MAX_HELD_BYTES / 3));
+        outbox.push(Weight::Must, long(MAX_HELD_BYTES / 3));
         assert_eq!(read(&mut reader).len(), 4);
         let mut again = session.resume("1-0").expect("held");
         let events = read(&mut again);
@@ -381,26 +377,26 @@ mod tests {
             .filter_map(|event| event.split('\n').nth(1))
             .collect();
         assert_eq!(ids[1..], ["id: 1-2", "id: 1-4"]);
-        outbox.push(Weight::Must, long(HELD_BYTES / 2));
+        outbox.push(Weight::Must, long(MAX_HELD_BYTES / 2));
         assert_eq!(read(&mut again).len(), 1);
         assert_eq!(session.resume("1-1").err(), Some(Lost::Unknown));
         assert_eq!(read(&mut session.resume("1-2").expect("held")).len(), 3);
         answerer.answer(None);
     }
 
-    /// One event may be longer than what is held of a stream; nothing is longer than what a session holds.
+    /// One event may exceed the limit of a stream, but not the limit of the session.
     #[tokio::test]
     async fn a_session_holds_no_more_than_it_may() {
         let session = session(Version::V2025_11_25);
         let mut calls = Vec::new();
         for _ in 0..12 {
             let (outbox, answerer, mut reader) = stream(&session);
-            outbox.push(Weight::Must, long(HELD_BYTES - 100));
+            outbox.push(Weight::Must, long(MAX_HELD_BYTES - 100));
             assert_eq!(read(&mut reader).len(), 1);
-            assert!(held(&session) <= SESSION_HELD_BYTES);
+            assert!(held(&session) <= MAX_SESSION_HELD_BYTES);
             calls.push((answerer, reader));
         }
-        // The first ones are held, and are of calls under way: the latest gave way.
+        // The first streams belong to running calls and are held, so the latest one lost its events.
         assert!(session.resume("1-0").is_ok());
         assert_eq!(session.resume("12-0").err(), Some(Lost::Unknown));
         for (answerer, reader) in calls {
@@ -408,16 +404,16 @@ mod tests {
             drop(reader);
         }
         let (outbox, _answerer, mut reader) = stream(&session);
-        outbox.push(Weight::Must, long(SESSION_HELD_BYTES / 2));
+        outbox.push(Weight::Must, long(MAX_SESSION_HELD_BYTES / 2));
         assert_eq!(read(&mut reader).len(), 1);
-        assert!(held(&session) <= SESSION_HELD_BYTES);
+        assert!(held(&session) <= MAX_SESSION_HELD_BYTES);
         assert!(session.resume("13-0").is_ok());
         assert_eq!(session.resume("2-0").err(), Some(Lost::Unknown));
         session.end();
         assert_eq!(held(&session), 0);
     }
 
-    /// Nothing is held for ever.
+    /// Held events expire.
     #[tokio::test]
     async fn what_is_held_has_its_time() {
         let session = session(Version::V2025_11_25);
@@ -434,13 +430,13 @@ mod tests {
         session
             .streams
             .lock()
-            .prune(now + HELD_FOR + Duration::from_secs(1));
+            .prune(now + MAX_HOLD_TIME + Duration::from_secs(1));
         assert_eq!(held(&session), 0);
         assert_eq!(session.resume("1-0").err(), Some(Lost::Unknown));
         assert!(session.resume("0-0").is_ok(), "it would be deaf");
     }
 
-    /// One client cannot have any number of calls wait for it.
+    /// The number of calls that wait for one client is limited.
     #[tokio::test]
     async fn few_calls_wait_for_a_client_that_is_away() {
         let session = session(Version::V2025_11_25);

@@ -1,4 +1,4 @@
-//! Calls that are answered with one body, and how they fail.
+//! Calls with a single response body, and their failures.
 
 use std::{
     sync::{
@@ -118,7 +118,7 @@ async fn unacceptable_answers_end_the_call() {
     .await;
     check(
         plain(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#),
-        "no response",
+        "not a response",
     )
     .await;
     check(plain("[]"), "object").await;
@@ -174,7 +174,7 @@ async fn an_endless_body_is_refused_within_the_bound() {
             let (sender, mut reply) = crate::server::stream();
             let media = "application/json".parse().expect("a value");
             reply.headers_mut().insert("content-type", media);
-            // 64 KiB at a time for as long as somebody reads.
+            // 64 KiB at a time until the reader is gone.
             tokio::task::spawn_blocking(move || {
                 while sender.blocking_send("x".repeat(64 * 1024)).is_ok() {}
             });
@@ -234,7 +234,7 @@ async fn a_forgotten_session_ends_the_conversation() {
         soon(client.close(Duration::from_secs(5))).await;
         assert_eq!(server.count(|hit| hit.method == http::Method::DELETE), 0);
     }
-    // A method that the server does not know is no lost session.
+    // An unknown method does not mean a lost session.
     let server = legacy("2025-06-18", |hit: Hit| async move {
         json_reply(404, &error(hit.id(), -32601, "Method not found"))
     })
@@ -246,8 +246,8 @@ async fn a_forgotten_session_ends_the_conversation() {
     );
 }
 
-/// A call that the server works on has its answer, whatever another one of the same session is told; it is not taken for one that can be
-/// made again.
+/// A call that the server works on gets its response, even if another call of the session is told that the session is
+/// lost. It must not look safe to retry.
 #[tokio::test]
 async fn a_call_in_flight_outlives_a_forgotten_session() {
     let (go, going) = tokio::sync::watch::channel(false);
@@ -293,7 +293,7 @@ async fn a_call_in_flight_outlives_a_forgotten_session() {
 async fn connections_are_used_again() {
     let server = modern(|hit: Hit| async move {
         let answer = result(&hit, json!({"n": hit.id()}));
-        // Every third answer is a stream: its connection must come back as well.
+        // Every third response is a stream, whose connection must be reusable as well.
         if hit.id().as_u64().is_some_and(|id| id % 3 == 0) {
             let (sender, reply) = crate::server::stream();
             sender
@@ -327,7 +327,7 @@ async fn connections_are_used_again() {
 
 #[tokio::test]
 async fn a_connection_that_died_while_idle_is_no_error() {
-    // The server closes after every answer without saying so ahead.
+    // The server closes the connection after every response, without announcing it.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
@@ -368,7 +368,7 @@ async fn a_connection_that_died_while_idle_is_no_error() {
     let (client, _ambient) = connected.expect("a modern server");
     for _ in 0..20 {
         assert!(answer(&client).await.is_ok());
-        // The close has to arrive before the next call: that is what "idle" means here.
+        // Gives the close time to arrive before the next call, so that the connection is closed while idle.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a URL speaks is found out from how it answers.
+//! Protocol detection for a URL, from the server's responses.
 
 use mcp::{Era, Version, client::ConnectError};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::server::{
     json_reply, options, result, soon, text,
 };
 
-/// Connects to a server that answers `server/discover` and `initialize` so.
+/// Connects to a server with these responses to `server/discover` and `initialize`.
 async fn check(
     discover: impl Fn(&Hit) -> Reply + Send + Sync + 'static,
     initialize: impl Fn(&Hit) -> Reply + Send + Sync + 'static,

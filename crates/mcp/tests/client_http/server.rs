@@ -1,4 +1,4 @@
-//! A server on a real socket that answers as each test says.
+//! A scripted server on a real socket.
 
 use std::{
     collections::HashSet,
@@ -28,7 +28,7 @@ use mcp::client::{Ambient, Client, ConnectError, Connector, Identity, Options, T
 pub(crate) type Reply = Response<BoxBody<Bytes, Infallible>>;
 type Handler = dyn Fn(Hit) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
 
-/// One request that the server got.
+/// One request that the server received.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit {
     pub(crate) method: Method,
@@ -39,7 +39,6 @@ pub(crate) struct Hit {
 }
 
 impl Hit {
-    /// The JSON-RPC method.
     pub(crate) fn rpc(&self) -> &str {
         self.body["method"].as_str().unwrap_or_default()
     }
@@ -86,7 +85,7 @@ impl Server {
         self.hits().iter().filter(|hit| wanted(hit)).count()
     }
 
-    /// Waits for a request.
+    /// Waits for a matching request.
     pub(crate) async fn hit(&self, wanted: impl Fn(&Hit) -> bool) -> Hit {
         wait_for(|| self.hits().into_iter().find(&wanted)).await
     }
@@ -141,7 +140,7 @@ async fn serve(listener: TcpListener, hits: Arc<Mutex<Vec<Hit>>>, handler: Arc<H
         });
         tasks.spawn(async move {
             let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            // A client that goes away is what some tests are about.
+            // Some tests close the client's side, so errors are ignored.
             let _ = builder
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -176,7 +175,7 @@ pub(crate) fn error(id: &Value, code: i64, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }
 
-/// An event stream that the test writes to; it ends with the sender.
+/// An event stream that the test writes to. It ends when the sender is dropped.
 pub(crate) fn stream() -> (mpsc::Sender<String>, Reply) {
     let (sender, receiver) = mpsc::channel::<String>(64);
     let chunks = stream::unfold(receiver, |mut receiver| async {
@@ -207,7 +206,7 @@ impl futures_util::Stream for SyncStream {
     }
 }
 
-/// An event stream with these chunks, which ends after them.
+/// An event stream of these chunks.
 pub(crate) fn events(chunks: &[String]) -> Reply {
     let mut reply = text(200, Some("text/event-stream"), &chunks.concat());
     reply
@@ -229,7 +228,7 @@ pub(crate) fn initialize_result(version: &str) -> Value {
     json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "test", "version": "1"}})
 }
 
-/// A legacy server with a session, whose calls the test answers.
+/// A legacy server with a session. `handler` answers its calls.
 pub(crate) async fn legacy<F, R>(version: &'static str, handler: F) -> Server
 where
     F: Fn(Hit) -> R + Send + Sync + 'static,
@@ -257,7 +256,7 @@ where
     .await
 }
 
-/// A modern server whose calls the test answers.
+/// A modern server. `handler` answers its calls.
 pub(crate) async fn modern<F, R>(handler: F) -> Server
 where
     F: Fn(Hit) -> R + Send + Sync + 'static,
@@ -295,7 +294,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Waits for something, at most 10 seconds.
+/// Polls for a value, for at most 10 seconds.
 pub(crate) async fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
     timeout(Duration::from_secs(10), async {
         loop {
@@ -309,7 +308,7 @@ pub(crate) async fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
     .expect("it came about within 10 seconds")
 }
 
-/// Waits for a future, at most 10 seconds.
+/// Awaits a future, for at most 10 seconds.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(10), future)
         .await

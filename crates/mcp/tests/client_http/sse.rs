@@ -23,7 +23,7 @@ use crate::{
 
 type Out = Arc<Mutex<Option<mpsc::Sender<String>>>>;
 
-/// A server whose stream begins with `endpoint`; the test answers its calls.
+/// A server whose stream begins with `endpoint`. `on_call` answers its calls.
 async fn sse<F>(endpoint: &'static str, out: Out, on_call: F) -> Server
 where
     F: Fn(&Hit) -> Reply + Send + Sync + 'static,
@@ -105,7 +105,7 @@ async fn calls_go_by_post_and_come_by_the_stream() {
         ["initialize", "notifications/initialized", "tools/call"]
     );
     assert!(server.connections() <= 3);
-    // Scenario P07: when the stream drops, calls fail at once.
+    // Scenario P07: calls fail at once when the stream drops.
     *out.lock().expect("unharmed") = None;
     assert!(
         soon(client.closed())
@@ -186,7 +186,11 @@ async fn what_is_no_sse_server_is_told() {
     };
     check(|| empty(404), "HTTP 404").await;
     check(|| empty(401), "set `headers`").await;
-    check(|| json_reply(200, &json!({})), "no event stream").await;
+    check(
+        || json_reply(200, &json!({})),
+        "does not return an event stream",
+    )
+    .await;
     check(
         || crate::server::events(&["data: {}\n\n".into()]),
         "does not begin with",

@@ -1,4 +1,4 @@
-//! Answers that come as streams: what comes before them, and streams that break off.
+//! Responses that come as streams: events before the response, and interrupted streams.
 
 use std::{
     sync::{
@@ -97,7 +97,7 @@ async fn a_dropped_call_is_cancelled_at_a_legacy_server() {
         .await;
     assert_eq!(cancelled.body["params"]["requestId"], id);
     assert_eq!(cancelled.header("mcp-session-id"), Some("s-1"));
-    // What was never sent needs no cancelling.
+    // A request that was never sent is not cancelled.
     drop(start(&client).await);
     let _ = soon(client.send(&Frame::notification("notifications/cancelled", None))).await;
     assert_eq!(

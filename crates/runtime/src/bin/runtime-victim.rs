@@ -1,16 +1,18 @@
-//! For the tests of this crate: a sentinel, or a host that waits to be killed.
+//! Helper program for the tests of this crate: a sentinel, or a host that waits to be killed.
 //!
-//! - `runtime-victim sentinel`: what the product does for its hidden argument.
-//! - `runtime-victim shim …`: what the product does for its other hidden argument.
+//! - `runtime-victim sentinel`: what the product does for its hidden sentinel argument.
+//! - `runtime-victim shim …`: what the product does for its hidden shim argument.
 //! - `runtime-victim host COUNT`: starts COUNT families, prints `run RUN`, then `ready`.
-//! - `runtime-victim sandbox INSTALL DIR COUNT SCRIPT`: as `host`, with sandboxed servers.
-//! - `runtime-victim rootless DIR SCRIPT`: runs one in a sandbox, and prints all about it.
-//! - `runtime-victim view SPEC`: runs one in a sandbox that sees files as the JSON text SPEC says. Prints `up` when the server has
-//!   printed a line, and gives it one after it was given one; then what the server printed, and what it was to see.
-//! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
-//! - `runtime-victim code`: prints how a child ended that ended with code 7.
-//! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs what the command line names into DIR, and prints how that ended.
-//! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
+//! - `runtime-victim sandbox INSTALL DIR COUNT SCRIPT`: like `host`, with sandboxed servers.
+//! - `runtime-victim rootless DIR SCRIPT`: runs one server in a sandbox, and prints its status.
+//! - `runtime-victim view SPEC`: runs one server in a sandbox with the visible files in the JSON text SPEC. Prints `up`
+//!   when the server has printed a line. After it receives a line, it sends one to the server. Then prints the server's
+//!   output and the list of visible files.
+//! - `runtime-victim storm`: prints `run RUN`, then starts and stops families forever.
+//! - `runtime-victim code`: prints the exit of a child that exited with code 7.
+//! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs the package that the command line names into DIR, and
+//!   prints the result.
+//! - `runtime-victim exit COUNT`: like `host`, but exits by itself while everything is running.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,9 +25,9 @@ use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
 use runtime::{Access, PackageOptions, Packages, Ports, Runtime as _, Unit};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-/// A leader with a child in its group, one in a session of its own, and one in a group of its
-/// own in the same session; none of them ends by itself.
-const FAMILY: &str = "
+/// A leader with a child in its group, one in a new session, and one in a new group of the same session. None of them
+/// exits by itself.
+const FAMILY_SCRIPT: &str = "
     sleep 1000 &
     setsid sh -c 'trap \"\" TERM HUP; sleep 1000; :' &
     set -m; sleep 1000 & set +m
@@ -65,7 +67,7 @@ fn say(line: &str) {
 }
 
 async fn family(spawner: &Spawner, number: usize) -> Instance {
-    let unit = unit(&format!("family {number}"), FAMILY, Place::Host);
+    let unit = unit(&format!("family {number}"), FAMILY_SCRIPT, Place::Host);
     let mut instance = spawner.spawn(unit).await.expect("sh runs");
     let mut line = String::new();
     let mut stdout = BufReader::new(&mut instance.stdout);
@@ -228,7 +230,7 @@ fn package_options(install: &str) -> PackageOptions {
     }
 }
 
-/// Installs what a command line of `npx` or `uvx` names.
+/// Installs the package that a command line of `npx` or `uvx` names.
 #[tokio::main]
 async fn install(dir: &str, program: &str, args: &[&str]) -> ExitCode {
     let spawner = spawner();

@@ -1,4 +1,4 @@
-//! The daemon: a client of its API, and a deadline for every call.
+//! A client for the daemon's API, with a deadline for every call.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,20 +25,21 @@ use crate::unit::Error;
 
 pub(super) const LABEL_INSTALL: &str = "toolwharf.install";
 pub(super) const LABEL_RUN: &str = "toolwharf.run";
-/// What its number is, of all launches of the gateways of that database.
+/// The fencing token: the number of this launch among all launches by gateways of the same database.
 pub(super) const LABEL_FENCE: &str = "toolwharf.fence";
 pub(super) const LABEL_FENCE_OF: &str = "toolwharf.fence-of";
 pub(super) const LABEL_HOSTING: &str = "toolwharf.hosting";
 
-/// For what a daemon answers from memory.
-pub(super) const ASK: Duration = Duration::from_secs(10);
-/// For what makes or removes things.
-pub(super) const CHANGE: Duration = Duration::from_secs(30);
-/// Of a connection over the network: it ends when a node is gone for a minute.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Timeout of calls that a daemon answers from memory.
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of calls that create or remove something.
+pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// TCP keepalive of remote connections. They end when a node has been unreachable for one minute.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// A waiting call ends when the container does: bollard's own deadline is for none of ours.
-const NEVER: u64 = 10 * 365 * 24 * 3600;
+/// bollard's own timeout in seconds, effectively disabled. Calls that wait for a container last as long as it runs, and
+/// all others have our own deadlines.
+const BOLLARD_TIMEOUT_SECS: u64 = 10 * 365 * 24 * 3600;
 
 // bollard logs the bodies of its requests, environment included, at the debug level.
 const _: () = assert!(
@@ -46,16 +47,16 @@ const _: () = assert!(
     "secrets would be logged"
 );
 
-/// Where the daemon is.
+/// The address of a daemon.
 #[derive(Debug)]
 pub(super) enum Engine {
     /// The path of a socket on this host.
     Local(String),
-    /// `host:port`, and the directory of `ca.pem`, `cert.pem` and `key.pem`, as Docker's own client has them.
+    /// `host:port`, and the directory with `ca.pem`, `cert.pem` and `key.pem`, as used by Docker's own client.
     Remote { address: String, keys: PathBuf },
 }
 
-/// A daemon that has answered.
+/// A connection to a daemon that has responded.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) docker: Docker,
@@ -63,20 +64,21 @@ pub(super) struct Client {
 }
 
 impl Engine {
-    /// One on this host.
+    /// A daemon on this host.
     pub(super) fn new(host: &str) -> Result<Self, Error> {
         match host.strip_prefix("unix://") {
             Some(path) if path.starts_with('/') => Ok(Self::Local(path.into())),
             _ => Err(Error::Refused {
                 field: "host",
                 why: format!(
-                    "`{host}` is not the path of a socket on this host: unix:///var/run/docker.sock"
+                    "`{host}` must be the path of a socket on this host, such as unix:///var/run/docker.sock"
                 ),
             }),
         }
     }
 
-    /// One that may be elsewhere: `tcp://host:port`. It has the certificate that `keys` ask for, and so have we.
+    /// A local daemon, or a remote one at `tcp://host:port`. A remote one requires `keys`: certificates that both sides
+    /// verify.
     pub(super) fn anywhere(host: &str, keys: Option<&Path>) -> Result<Self, Error> {
         match (host.strip_prefix("tcp://"), keys) {
             (None, _) => Self::new(host),
@@ -86,29 +88,27 @@ impl Engine {
             }),
             (Some(_), None) => Err(Error::Refused {
                 field: "host",
-                why: format!(
-                    "`{host}`: a daemon is spoken to over the network with certificates only"
-                ),
+                why: format!("`{host}`: a remote daemon requires TLS certificates"),
             }),
         }
     }
 
-    /// Finds out whether the daemon is there, and which version of the API it speaks. Done anew
-    /// for every instance, since daemons are upgraded while we run.
+    /// Checks that the daemon responds, and negotiates the API version. Done for every instance, because a daemon may
+    /// be upgraded at any time.
     pub(super) async fn connect(&self) -> Result<Client, Error> {
         let missing = |why: &dyn std::fmt::Display| {
             Error::Unavailable(match self {
                 Self::Local(path) => format!(
                     "no Docker daemon answers at unix://{path}: {why}; install it (`apt-get install docker.io`), \
-                     start it, and see that this user may use its socket"
+                     start it, and allow this user to use its socket"
                 ),
                 Self::Remote { address, .. } => {
                     format!("no Docker daemon answers at tcp://{address}: {why}")
                 }
             })
         };
-        // The one error of hyper's that says too little: whether there is a daemon at all.
-        if let Err(error) = within("connect to the Docker daemon", ASK, async {
+        // Connects by hand first, because hyper's error for a missing daemon is too vague.
+        if let Err(error) = within("connect to the Docker daemon", READ_TIMEOUT, async {
             Ok(match self {
                 Self::Local(path) => UnixStream::connect(path).await.map(drop),
                 Self::Remote { address, .. } => TcpStream::connect(address).await.map(drop),
@@ -119,7 +119,9 @@ impl Engine {
             return Err(missing(&error));
         }
         let docker = match self {
-            Self::Local(path) => Docker::connect_with_unix(path, NEVER, API_DEFAULT_VERSION),
+            Self::Local(path) => {
+                Docker::connect_with_unix(path, BOLLARD_TIMEOUT_SECS, API_DEFAULT_VERSION)
+            }
             Self::Remote { address, keys } => {
                 let http = secured(keys).map_err(|why| missing(&why))?;
                 let transport = move |request: BollardRequest| {
@@ -130,19 +132,24 @@ impl Engine {
                 Docker::connect_with_custom_transport(
                     transport,
                     address,
-                    NEVER,
+                    BOLLARD_TIMEOUT_SECS,
                     API_DEFAULT_VERSION,
                 )
             }
         };
         let docker = docker.map_err(|error| missing(&model::with_causes(&error)))?;
         let docker = within(
-            "which version of the API the Docker daemon speaks",
-            ASK,
+            "negotiate the API version with the Docker daemon",
+            READ_TIMEOUT,
             docker.negotiate_version(),
         )
         .await?;
-        let version = within("the Docker daemon's version", ASK, docker.version()).await?;
+        let version = within(
+            "read the version of the Docker daemon",
+            READ_TIMEOUT,
+            docker.version(),
+        )
+        .await?;
         Ok(Client {
             docker,
             version: version.version.unwrap_or_default(),
@@ -152,12 +159,12 @@ impl Engine {
 
 type Secured<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
 
-/// A client that shows the certificate of `keys`, and trusts a daemon only if `ca.pem` vouches for it. bollard's own client
-/// would also trust every root of this host.
+/// A client that presents the certificate in `keys`, and trusts only daemons with a certificate signed by `ca.pem`.
+/// bollard's own client would also trust every root certificate of this host.
 ///
 /// # Errors
 ///
-/// Which file cannot be used, and why.
+/// Says which file cannot be used, and why.
 fn secured<B>(keys: &Path) -> Result<Secured<B>, String>
 where
     B: hyper::body::Body + Send + 'static + Unpin,
@@ -167,7 +174,7 @@ where
         let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
         let all: Vec<_> = read.map_err(|why| format!("cannot read `{}`: {why}", file.display()))?;
         match all.is_empty() {
-            true => Err(format!("there is no certificate in `{}`", file.display())),
+            true => Err(format!("`{}` contains no certificate", file.display())),
             false => Ok(all),
         }
     }
@@ -177,7 +184,7 @@ where
         keys.join("key.pem"),
     );
     let unfit = |file: &Path, why: &dyn std::fmt::Display| {
-        format!("`{}` is not fit: {why}", file.display())
+        format!("`{}` cannot be used: {why}", file.display())
     };
     let mut roots = RootCertStore::empty();
     for root in certificates(&ca)? {
@@ -195,11 +202,11 @@ where
         .map_err(|why| unfit(&cert, &why))?;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
-    tcp.set_connect_timeout(Some(ASK));
+    tcp.set_connect_timeout(Some(READ_TIMEOUT));
     tcp.set_nodelay(true);
-    // A stream may say nothing for days; a node that is gone does not end it.
-    tcp.set_keepalive(Some(KEEPALIVE));
-    tcp.set_keepalive_interval(Some(KEEPALIVE));
+    // A stream may be silent for days, and does not end when its node is gone.
+    tcp.set_keepalive(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(config)
@@ -211,7 +218,7 @@ where
 }
 
 impl Client {
-    /// `None` if there is no such container.
+    /// `None` if the container does not exist.
     pub(super) async fn inspect(
         &self,
         id: &str,
@@ -220,7 +227,7 @@ impl Client {
         found(
             call(
                 "inspect a container",
-                ASK,
+                READ_TIMEOUT,
                 self.docker.inspect_container(id, options),
             )
             .await,
@@ -231,42 +238,42 @@ impl Client {
         let options = KillContainerOptionsBuilder::default().signal(signal);
         let killed = call(
             "signal a container",
-            ASK,
+            READ_TIMEOUT,
             self.docker.kill_container(id, Some(options.build())),
         )
         .await;
         match killed {
-            // Not running, or not there.
+            // Not running, or missing.
             Err(Call::Daemon(404 | 409, _)) => Ok(()),
             other => other.map_err(Error::from),
         }
     }
 
-    /// Kills it if it runs, and takes the volumes along that nobody has named.
+    /// Kills it if it runs, and removes it with its anonymous volumes.
     pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true);
         let removed = call(
             "remove a container",
-            CHANGE,
+            CHANGE_TIMEOUT,
             self.docker.remove_container(id, Some(options.build())),
         )
         .await;
         match removed {
-            // Gone already, or somebody else is removing it.
+            // Already removed, or another process is removing it.
             Err(Call::Daemon(404, _)) => Ok(()),
             Err(Call::Daemon(409, why)) if why.contains("already in progress") => Ok(()),
             other => other.map_err(Error::from),
         }
     }
 
-    /// What cannot be removed is left until the next sweep.
+    /// Removes it. If that fails, it is left until the next sweep.
     pub(super) async fn remove_or_warn(&self, label: &str, id: &str) {
         if let Err(error) = self.remove(id).await {
-            tracing::warn!(label, container = id, %error, "a container is left until the next sweep");
+            tracing::warn!(label, container = id, %error, "cannot remove a container; the next sweep retries");
         }
     }
 
-    /// All containers that have these labels.
+    /// Returns all containers with these labels.
     pub(super) async fn list(
         &self,
         pairs: &[(&str, &str)],
@@ -277,23 +284,23 @@ impl Client {
             .filters(&filters);
         within(
             "list containers",
-            ASK,
+            READ_TIMEOUT,
             self.docker.list_containers(Some(options.build())),
         )
         .await
     }
 }
 
-/// A filter for things with these labels.
+/// A filter for objects with these labels.
 pub(super) fn labels(pairs: &[(&str, &str)]) -> HashMap<String, Vec<String>> {
     let pairs = pairs.iter().map(|(name, value)| format!("{name}={value}"));
     HashMap::from([("label".to_owned(), pairs.collect())])
 }
 
-/// How a call failed.
+/// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Call {
-    /// The daemon's answer, with its status.
+    /// The daemon's response, with its HTTP status.
     Daemon(u16, String),
     Other(Error),
 }
@@ -307,7 +314,7 @@ impl From<Call> for Error {
     }
 }
 
-/// One call of the API.
+/// Runs one API call with a deadline.
 pub(super) async fn call<T>(
     what: &'static str,
     limit: Duration,
@@ -330,7 +337,7 @@ pub(super) async fn call<T>(
     }
 }
 
-/// One call whose every error is ours alike.
+/// Like [`call`], with all failures as [`enum@Error`].
 pub(super) async fn within<T>(
     what: &'static str,
     limit: Duration,
@@ -339,7 +346,7 @@ pub(super) async fn within<T>(
     Ok(call(what, limit, future).await?)
 }
 
-/// What is not there is no error.
+/// Turns "not found" into `None`.
 pub(super) fn found<T>(result: Result<T, Call>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,22 +1,23 @@
-//! The network of a container that may reach some hosts only, and the proxy in it.
+//! The network of a container with an allow-list, and the egress proxy in it.
 //!
-//! A server must not run before its proxy listens, and the daemon makes a container's network namespace in the moment in
-//! which it starts what is in it. So the namespace is another container's: the *holder* is started first and does
-//! nothing, a thread of ours goes into its namespace and listens there, and the server's container is then started in
-//! the same namespace.
+//! The proxy must listen before the server runs, but the daemon creates a container's network namespace only when the
+//! container starts. So the namespace belongs to another container, the *holder*, which starts first and does nothing.
+//! A thread of this process enters the namespace and listens there. Then the server's container starts in the same
+//! namespace.
 //!
 //! # Invariants
 //!
-//! - The namespace has a loopback device and nothing else. The proxy is the one thing on it that leads out, and it is a
-//!   socket of this process, which is not in that namespace: what it connects to, it connects to from here.
-//! - A thread that was in another namespace ends there. No thread of the async runtime ever leaves ours.
-//! - The holder is removed with the server's container, and by the next sweep if we did not get to it. When this process
-//!   has ended, nobody listens in the namespace any more.
+//! - The namespace has only a loopback device. The proxy is the only way out. It is a socket of this process, which is
+//!   not in that namespace, so it makes its connections from the host's network.
+//! - A thread that has entered another namespace ends there. Threads of the async runtime never leave the host's
+//!   namespace.
+//! - The holder is removed with the server's container, or by the next sweep. After this process has ended, nothing
+//!   listens in the namespace.
 //!
 //! # Deliberately absent
 //!
-//! Runtimes that do not use the network namespace that they are given: gVisor's own network stack, virtual machines.
-//! [`refusal`] says so.
+//! Runtimes that do not use the given network namespace: gVisor's own network stack, virtual machines. [`refusal`]
+//! explains this.
 
 use std::fs::File;
 use std::io;
@@ -31,7 +32,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::engine::{CHANGE, Call, Client, call};
+use super::engine::{CHANGE_TIMEOUT, Call, Client, call};
 use super::images::{import, inspect_image};
 use super::launch::start;
 use super::spec::{self, Host};
@@ -40,28 +41,28 @@ use crate::unit::{Confined, Error};
 
 const IMAGE: (&str, &str) = ("toolwharf/holder", "1");
 pub(super) const PROGRAM: &str = "/holder";
-/// To go into a namespace, and to listen there.
-const ENTER: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(50);
-/// Where the program is in memory: a multiple of every page size that there is.
-const BASE: u64 = 0x40_0000;
-const PAGE: u64 = 0x1_0000;
+/// Timeout for entering a namespace and listening there.
+const ENTER_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Load address of the program, a multiple of every page size in use.
+const LOAD_ADDRESS: u64 = 0x40_0000;
+const PAGE_BYTES: u64 = 0x1_0000;
 
 /// A network namespace with a listener in it.
 pub(super) struct Held {
-    /// The holder.
+    /// Container id of the holder.
     pub(super) id: String,
     pub(super) address: SocketAddr,
     pub(super) listener: OwnedFd,
     pub(super) space: Space,
 }
 
-/// Which network namespace it is.
+/// Identifies a network namespace by device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Space(u64, u64);
 
 impl Space {
-    /// That of a process of this host.
+    /// The namespace of a process of this host.
     pub(super) fn of(pid: i64) -> io::Result<Self> {
         Self::read(&File::open(path(pid))?)
     }
@@ -76,7 +77,7 @@ fn path(pid: i64) -> String {
     format!("/proc/{pid}/ns/net")
 }
 
-/// Why a runtime cannot be held to an allow-list, if it cannot.
+/// Why an allow-list cannot be enforced with this runtime; `None` if it can.
 pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
     let host_network = host.runtime_args.iter().any(|arg| arg == "--network=host");
     match options.provider {
@@ -91,7 +92,7 @@ pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
                 .to_owned(),
         ),
         _ if program(std::env::consts::ARCH).is_none() => Some(format!(
-            "there is no holder of a network for {} yet; `none` and `open` are enforced",
+            "allow-lists are not supported on {} yet; `none` and `open` are enforced",
             std::env::consts::ARCH
         )),
         _ => None,
@@ -99,8 +100,8 @@ pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
 }
 
 impl Inner {
-    /// Starts a holder for a server, and listens in its network. After an error nothing of it is left, or the sweep
-    /// finds it.
+    /// Starts a holder for a server, and listens in its network. After an error, everything was removed or is left to
+    /// the sweep.
     pub(super) async fn hold(&self, client: &Client, unit: Confined<'_>) -> Result<Held, Error> {
         let name = spec::holder_name(&unit.sandbox.id, &self.options.install);
         self.make_room(client, &name).await?;
@@ -110,16 +111,16 @@ impl Inner {
             let what = "import an image to hold a network with";
             import(client, what, IMAGE, archive(PROGRAM, &program)).await?;
         }
-        let deadline = Instant::now() + CHANGE;
+        let deadline = Instant::now() + CHANGE_TIMEOUT;
         let id = loop {
             let options = CreateContainerOptionsBuilder::default().name(&name).build();
             let body = spec::holder(&self.options, &image, unit);
             let create = client.docker.create_container(Some(options), body);
-            match call("create a container", CHANGE, create).await {
+            match call("create a container", CHANGE_TIMEOUT, create).await {
                 Ok(created) => break created.id,
-                // That of the instance before this one is just being removed.
+                // The holder of the previous instance is still being removed.
                 Err(Call::Daemon(409, _)) if Instant::now() < deadline => {
-                    sleep(PAUSE).await;
+                    sleep(RETRY_DELAY).await;
                     self.make_room(client, &name).await?;
                 }
                 Err(error) => return Err(error.into()),
@@ -135,7 +136,8 @@ impl Inner {
 
 async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     start(client, id).await?;
-    let gone = || Error::Failed("the holder of its network ended at once".to_owned());
+    let gone =
+        || Error::Failed("the container that holds its network exited immediately".to_owned());
     let container = client.inspect(id).await?.ok_or_else(gone)?;
     let pid = container
         .state
@@ -148,15 +150,17 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     };
     let unseen = |error: io::Error| {
         refused(format!(
-            "the daemon's processes are not to be seen: {error}"
+            "the processes of the daemon are not visible: {error}"
         ))
     };
     let space = File::open(path(pid)).map_err(unseen)?;
-    // A number of another host or name space may be anybody's here. Read after the namespace was opened: who had
-    // this number then has it still.
+    // If the daemon is in another PID namespace or host, this number may belong to any process here. Checked after the
+    // namespace was opened: the process that had the number then still has it.
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unseen)?;
     if !groups.contains(id) {
-        return Err(unseen(io::Error::other("another process has its number")));
+        return Err(unseen(io::Error::other(
+            "another process has its process id",
+        )));
     }
     let entered = Space::read(&space).map_err(unseen)?;
     let own = File::open("/proc/self/ns/net").and_then(|own| Space::read(&own));
@@ -165,7 +169,7 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     }
     let listener = listen_in(space).await.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            refused("only root goes into a container's network".to_owned())
+            refused("only root can enter a container's network".to_owned())
         }
         _ => Error::Failed(format!("cannot listen in a container's network: {error}")),
     })?;
@@ -189,18 +193,18 @@ async fn listen_in(space: File) -> io::Result<TcpListener> {
             let listener = entered
                 .map_err(io::Error::from)
                 .and_then(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-            // Nobody waits for it any more: it is closed.
+            // If the receiver has given up, the listener is closed.
             let _ = done.send(listener);
         })?;
-    match timeout(ENTER, listener).await {
+    match timeout(ENTER_TIMEOUT, listener).await {
         Ok(Ok(listener)) => listener,
         Ok(Err(_)) => Err(io::ErrorKind::BrokenPipe.into()),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-/// A program that waits until a signal ends it, as an ELF file: one segment, which is the whole file, and a loop around
-/// one system call. The image that it is in has nothing else, and there is no other program that every daemon has.
+/// An ELF executable that waits for a signal to end it. It has one segment, which is the whole file, and loops around
+/// one system call. It is the only file in its image, since no program is available on every daemon.
 fn program(arch: &str) -> Option<Vec<u8>> {
     let (machine, code): (u16, &[u8]) = match arch {
         // mov eax, 34 (pause); syscall; jmp back
@@ -225,18 +229,18 @@ fn program(arch: &str) -> Option<Vec<u8>> {
     file.extend_from_slice(&2_u16.to_le_bytes());
     file.extend_from_slice(&machine.to_le_bytes());
     file.extend_from_slice(&1_u32.to_le_bytes());
-    // Where it begins, where its segments are listed, no sections, no flags.
-    for number in [BASE + code_at, u64::from(header), 0] {
+    // Entry point, offset of the program headers, no sections, no flags.
+    for number in [LOAD_ADDRESS + code_at, u64::from(header), 0] {
         file.extend_from_slice(&number.to_le_bytes());
     }
     file.extend_from_slice(&0_u32.to_le_bytes());
     for number in [header, segment, 1, 64, 0, 0] {
         file.extend_from_slice(&number.to_le_bytes());
     }
-    // To be loaded, readable and executable.
+    // A loadable segment, readable and executable.
     file.extend_from_slice(&1_u32.to_le_bytes());
     file.extend_from_slice(&5_u32.to_le_bytes());
-    for number in [0, BASE, BASE, size, size, PAGE] {
+    for number in [0, LOAD_ADDRESS, LOAD_ADDRESS, size, size, PAGE_BYTES] {
         file.extend_from_slice(&number.to_le_bytes());
     }
     file.extend_from_slice(code);
@@ -245,8 +249,8 @@ fn program(arch: &str) -> Option<Vec<u8>> {
 
 /// A tar archive (ustar) of one executable file.
 fn archive(path: &str, content: &[u8]) -> Vec<u8> {
-    const BLOCK: usize = 512;
-    let mut head = [0_u8; BLOCK];
+    const BLOCK_BYTES: usize = 512;
+    let mut head = [0_u8; BLOCK_BYTES];
     let mut put = |at: usize, text: &[u8]| head[at..at + text.len()].copy_from_slice(text);
     put(0, path.trim_start_matches('/').as_bytes());
     put(100, b"0000755\0");
@@ -254,7 +258,7 @@ fn archive(path: &str, content: &[u8]) -> Vec<u8> {
     put(116, b"0000000\0");
     put(124, format!("{:011o}\0", content.len()).as_bytes());
     put(136, b"00000000000\0");
-    // The sum of the header's bytes, where its own eight count as spaces.
+    // The checksum is computed with its own eight bytes as spaces.
     put(148, b"        ");
     put(156, b"0");
     put(257, b"ustar\x0000");
@@ -262,8 +266,8 @@ fn archive(path: &str, content: &[u8]) -> Vec<u8> {
     head[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     let mut archive = head.to_vec();
     archive.extend_from_slice(content);
-    let blocks = archive.len().div_ceil(BLOCK) + 2;
-    archive.resize(blocks * BLOCK, 0);
+    let blocks = archive.len().div_ceil(BLOCK_BYTES) + 2;
+    archive.resize(blocks * BLOCK_BYTES, 0);
     archive
 }
 
@@ -292,7 +296,7 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // `S`: it sleeps in its one system call.
+        // `S`: sleeping in its only system call.
         let stat = format!("/proc/{}/stat", child.id());
         let deadline = std::time::SystemTime::now() + Duration::from_secs(10);
         while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
@@ -309,7 +313,7 @@ mod tests {
         let (here, there) = (program("x86_64").unwrap(), program("aarch64").unwrap());
         assert_eq!(here[..18], there[..18]);
         assert_eq!(here[24..64], there[24..64], "entry point and sizes");
-        // Instructions are of four bytes, at addresses that are multiples of it.
+        // Instructions have four bytes and are aligned to four.
         assert_eq!((there.len() - 120) % 4, 0);
         assert_eq!(program("vax"), None);
     }

@@ -1,4 +1,4 @@
-//! Images: made of an archive, looked at, pulled.
+//! Imports, inspects and pulls images.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt as _;
 
 use super::{
-    engine::{CHANGE, Call, Client, call, found, within},
+    engine::{CHANGE_TIMEOUT, Call, Client, call, found, within},
     spec::Image,
 };
 use crate::unit::Error;
 
-/// For an image from a registry.
-const PULL: Duration = Duration::from_secs(300);
+/// Timeout of a pull from a registry.
+const PULL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Makes an image of an archive.
+/// Creates an image from an archive.
 pub(super) async fn import(
     client: &Client,
     what: &'static str,
@@ -28,7 +28,7 @@ pub(super) async fn import(
         .build();
     let body = bollard::body_full(archive.into());
     let mut import = client.docker.create_image(Some(options), Some(body), None);
-    within(what, CHANGE, async {
+    within(what, CHANGE_TIMEOUT, async {
         while let Some(progress) = import.next().await {
             progress?;
         }
@@ -39,8 +39,8 @@ pub(super) async fn import(
 
 pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
     let inspected = client.docker.inspect_image(image);
-    match call("inspect an image", CHANGE, inspected).await {
-        // A text that is no image's name after all.
+    match call("inspect an image", CHANGE_TIMEOUT, inspected).await {
+        // Not a valid image name after all.
         Err(Call::Daemon(400, why)) => Err(Error::Refused {
             field: "image",
             why: format!("`{image}`: {why}"),
@@ -58,7 +58,7 @@ pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option
 }
 
 pub(super) async fn pull(client: &Client, image: &str) -> Result<Image, Error> {
-    // Without a tag the daemon would fetch them all.
+    // Without a tag, the daemon would pull all tags.
     let last = image.rsplit('/').next().unwrap_or(image);
     let tagged = match last.contains([':', '@']) {
         true => image.to_owned(),
@@ -68,7 +68,7 @@ pub(super) async fn pull(client: &Client, image: &str) -> Result<Image, Error> {
         .from_image(&tagged)
         .build();
     let mut progress = client.docker.create_image(Some(options), None, None);
-    let pulled = call("pull an image", PULL, async {
+    let pulled = call("pull an image", PULL_TIMEOUT, async {
         while let Some(step) = progress.next().await {
             step?;
         }
@@ -78,7 +78,7 @@ pub(super) async fn pull(client: &Client, image: &str) -> Result<Image, Error> {
     let why = match pulled {
         Ok(()) => match inspect_image(client, image).await? {
             Some(image) => return Ok(image),
-            None => "it is not there after it was pulled".to_owned(),
+            None => "it is missing after the pull".to_owned(),
         },
         Err(Call::Daemon(_, why)) => why,
         Err(Call::Other(Error::Failed(why))) => why,

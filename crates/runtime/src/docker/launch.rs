@@ -1,4 +1,4 @@
-//! From a unit to a container that runs, and the calls around it.
+//! Launches a container for a unit, and contains the related API calls.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,8 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     Inner,
     engine::{
-        CHANGE, Call, Client, LABEL_FENCE, LABEL_FENCE_OF, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN,
-        call, found, within,
+        CHANGE_TIMEOUT, Call, Client, LABEL_FENCE, LABEL_FENCE_OF, LABEL_HOSTING, LABEL_INSTALL,
+        LABEL_RUN, call, found, within,
     },
     holder::{self, Held},
     images::{import, inspect_image, pull},
@@ -45,25 +45,26 @@ use crate::{
     unit::{Confined, Error, Fence, Fences, Instance, Unit, remove_each},
 };
 
-const VERSION: Duration = Duration::from_secs(5);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a container is made whose chosen port was taken just before the daemon listened there.
-const PORT_ATTEMPTS: usize = 5;
+/// Limit for creating a container again because another program took the chosen port before the daemon can listen on
+/// it.
+const MAX_PORT_ATTEMPTS: usize = 5;
 
-/// An image without anything in it: what runs is the daemon's own init.
+/// An empty image. The probe runs the daemon's own init in it.
 const PROBE_IMAGE: (&str, &str) = ("toolwharf/probe", "empty");
-const INIT: &str = "/sbin/docker-init";
+const INIT_PROGRAM: &str = "/sbin/docker-init";
 
-/// The end of an archive: two empty blocks.
+/// The end of a tar archive: two empty blocks.
 const EMPTY_TAR: [u8; 1024] = [0; 1024];
 
-/// How a container reaches others and is reached, besides its streams.
+/// The network of a container, apart from its streams.
 pub(super) struct Net {
-    /// What lets it reach some hosts.
+    /// The allow-list and the namespace for the egress proxy.
     pub(super) held: Option<(Allowed, Held)>,
-    /// Where its ports are reached.
+    /// The addresses on which its ports are published.
     pub(super) addresses: BTreeMap<u16, SocketAddr>,
-    /// The relay's file, and who listens in its stead; `None`: there are no ports, or the daemon publishes them.
+    /// The relay's file and its listeners. `None`: there are no ports, or the daemon publishes them.
     pub(super) relay: Option<(PathBuf, Listeners)>,
 }
 
@@ -90,10 +91,14 @@ impl Inner {
         ))
     }
 
-    /// What the daemon is like.
+    /// Reads the capabilities of the daemon.
     async fn host(&self, client: &Client) -> Result<Host, Error> {
-        let info: SystemInfo =
-            within("what the Docker daemon has", CHANGE, client.docker.info()).await?;
+        let info: SystemInfo = within(
+            "read the configuration of the Docker daemon",
+            CHANGE_TIMEOUT,
+            client.docker.info(),
+        )
+        .await?;
         let name = &self.options.runtime;
         let runtimes = info.runtimes.unwrap_or_default();
         let Some(runtime) = runtimes.get(name) else {
@@ -124,11 +129,11 @@ impl Inner {
         })
     }
 
-    /// Runs the daemon's init with nothing to do.
+    /// Runs the daemon's init with no work to do.
     async fn probe_start(&self, client: &Client) -> Result<(), Error> {
         let image = format!("{}:{}", PROBE_IMAGE.0, PROBE_IMAGE.1);
         if inspect_image(client, &image).await?.is_none() {
-            let what = "import an image to try the runtime with";
+            let what = "import an image for the probe";
             import(client, what, PROBE_IMAGE, EMPTY_TAR.to_vec()).await?;
         }
         let unavailable = |why: String| {
@@ -137,10 +142,10 @@ impl Inner {
                 self.options.runtime, client.version
             ))
         };
-        let body = spec::probe(&self.options, &image, INIT);
+        let body = spec::probe(&self.options, &image, INIT_PROGRAM);
         let created = call(
             "create a container",
-            CHANGE,
+            CHANGE_TIMEOUT,
             client.docker.create_container(
                 Some(
                     CreateContainerOptionsBuilder::default()
@@ -158,7 +163,7 @@ impl Inner {
                 Err(Call::Daemon(_, why)) => return Err(unavailable(why)),
                 Err(Call::Other(error)) => return Err(unavailable(error.to_string())),
             }
-            let code = within("wait for a container", CHANGE, async {
+            let code = within("wait for a container", CHANGE_TIMEOUT, async {
                 let mut wait = client.docker.wait_container(&id, None);
                 Ok(match wait.next().await {
                     Some(Ok(end)) => Some(end.status_code),
@@ -180,17 +185,17 @@ impl Inner {
                     "the daemon runs `{}` instead",
                     runtime.unwrap_or_default()
                 ))),
-                (code, _) => Err(unavailable(format!("a container ended with {code:?}"))),
+                (code, _) => Err(unavailable(format!("a container exited with {code:?}"))),
             }
         }
         .await;
-        // A probe that was left behind is swept with the rest.
+        // If this fails, the sweep removes the probe with the rest.
         let removed = client.remove(&id).await;
         tried?;
         removed
     }
 
-    /// Different for each, since they may run at the same time.
+    /// Unique per probe, because probes may run at the same time.
     fn probe_name(&self) -> String {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +203,7 @@ impl Inner {
         spec::name(&id, &self.options.install)
     }
 
-    /// `unwanted` ends when nobody waits for the instance any more.
+    /// `unwanted` completes when no caller waits for the instance any longer.
     pub(super) async fn launch(
         self: &Arc<Self>,
         unit: &Unit,
@@ -228,7 +233,7 @@ impl Inner {
             Some(there) => there,
             None => tokio::select! {
                 pulled = pull(&client, image) => pulled?,
-                () = unwanted => return Err(Error::Failed("nobody waits for it".to_owned())),
+                () = unwanted => return Err(Error::Failed("the launch was cancelled".to_owned())),
             },
         };
         let name = spec::name(&sandbox.id, &self.options.install);
@@ -257,7 +262,7 @@ impl Inner {
         let mut launched = self
             .create(&client, &host, unit, &volumes, &there, net)
             .await;
-        for _ in 1..PORT_ATTEMPTS {
+        for _ in 1..MAX_PORT_ATTEMPTS {
             if !lost_its_port(sandbox, &launched) {
                 break;
             }
@@ -296,7 +301,7 @@ impl Inner {
         let body = spec::body(&self.options, host, unit, volumes, image, &net)?;
         let created = call(
             "create a container",
-            CHANGE,
+            CHANGE_TIMEOUT,
             client.docker.create_container(
                 Some(CreateContainerOptionsBuilder::default().name(&name).build()),
                 body,
@@ -307,7 +312,7 @@ impl Inner {
             Ok(created) => created.id,
             Err(error) => {
                 if let Call::Other(Error::Timeout { .. }) = error {
-                    // It may be made yet.
+                    // The daemon may still create it.
                     self.make_room(client, &name).await?;
                 }
                 return Err(refusal(error));
@@ -337,7 +342,7 @@ impl Inner {
             .stderr(true);
         let attached = within(
             "attach to a container",
-            CHANGE,
+            CHANGE_TIMEOUT,
             client.docker.attach_container(id, Some(attach.build())),
         )
         .await?;
@@ -345,7 +350,7 @@ impl Inner {
         let container = client
             .inspect(id)
             .await?
-            .ok_or_else(|| Error::Failed("the container was removed by somebody else".into()))?;
+            .ok_or_else(|| Error::Failed("another program removed the container".into()))?;
         let space = net.held.as_ref().map(|(_, held)| held.space);
         let enforced = readback::rows(&self.options, host, sandbox, volumes, &container, space)?;
         let wanted = |what| what != "kernel" || self.options.provider != Provider::Runc;
@@ -415,7 +420,7 @@ impl Inner {
         })
     }
 
-    /// Where its ports are to be reached, and what brings connections there.
+    /// Opens listeners for its ports, unless the daemon publishes them.
     async fn ports(
         &self,
         unit: Confined<'_>,
@@ -430,7 +435,7 @@ impl Inner {
             .await?;
         let addresses = listeners.addresses().map_err(|error| failed(&error))?;
         if listeners.is_empty() || unit.sandbox.network == Network::Open {
-            // The daemon listens there from here on.
+            // The daemon binds these ports from here on.
             return Ok((addresses, None));
         }
         let (dir, name) = (self.options.dir.clone(), self.options.runtime.clone());
@@ -439,7 +444,7 @@ impl Inner {
         Ok((addresses, Some((file, listeners))))
     }
 
-    /// Refuses what cannot be reached, or could be. What may be, if that is not nothing or everything.
+    /// Returns the allow-list of the network, if it has one. Fails if the network cannot be enforced or provided.
     async fn network(
         &self,
         client: &Client,
@@ -468,13 +473,13 @@ impl Inner {
             }
             Network::Open if ["host", "none"].contains(&name.as_str()) => refused(
                 "network",
-                format!("`{name}` is no network that servers may be in"),
+                format!("servers may not use the network `{name}`"),
             ),
             Network::Open => {
                 let options = None::<InspectNetworkOptions>;
                 let network = call(
                     "inspect a network",
-                    CHANGE,
+                    CHANGE_TIMEOUT,
                     client.docker.inspect_network(name, options),
                 );
                 if found(network.await)?.is_none() {
@@ -488,7 +493,7 @@ impl Inner {
         }
     }
 
-    /// Removes what has this name: an instance of an earlier run, or one that was given up.
+    /// Removes the container with this name: an instance of an earlier run, or one that was given up.
     pub(super) async fn make_room(&self, client: &Client, name: &str) -> Result<(), Error> {
         let Some(old) = client.inspect(name).await? else {
             return Ok(());
@@ -498,7 +503,9 @@ impl Inner {
         if owner.as_deref() != Some(&self.options.install) {
             return Err(Error::Refused {
                 field: "id",
-                why: format!("a container `{name}` exists and is not ours; remove or rename it"),
+                why: format!(
+                    "a container `{name}` belongs to another program; remove or rename it"
+                ),
             });
         }
         match old.id {
@@ -507,7 +514,7 @@ impl Inner {
         }
     }
 
-    /// Ends what another gateway of the database left of the server on this daemon.
+    /// Removes what another gateway of the same database left of this server on this daemon.
     async fn fence_off(&self, client: &Client, id: &str, fence: &Fence) -> Result<(), Error> {
         let mine = [(LABEL_FENCE_OF, &*fence.installation), (LABEL_HOSTING, id)];
         for container in client.list(&mine).await? {
@@ -516,14 +523,14 @@ impl Inner {
             };
             if number > fence.number {
                 return Err(Error::Failed(format!(
-                    "another gateway has started it since (fence {number}, and this launch has {})",
+                    "another gateway has started it since (fencing token {number}, this launch has {})",
                     fence.number
                 )));
             }
             tracing::warn!(
                 server = id,
                 fence = number,
-                "a container of a lost gateway is removed"
+                "removing a container of a lost gateway"
             );
             client.remove(&container.id.unwrap_or_default()).await?;
         }
@@ -558,13 +565,13 @@ impl Inner {
         all.retain(|container| {
             let labels = container.labels.as_ref();
             let run = labels.and_then(|labels| labels.get(LABEL_RUN));
-            // Labels come from images too, and those are anybody's.
+            // Image labels appear here too, and anyone can set those, so the name is checked as well.
             let mut names = container.names.iter().flatten();
             run != Some(&self.options.run) && names.any(|name| spec::is_name(name, install))
         });
         remove_each(all, |container| async move {
             client.remove(&container.id.unwrap_or_default()).await?;
-            // An instance and its holder are one.
+            // An instance and its holder count as one.
             let mut names = container.names.iter().flatten();
             let is_holder = names.any(|name| spec::is_holder(name, install));
             Ok(usize::from(!is_holder))
@@ -577,13 +584,14 @@ pub(super) async fn start(client: &Client, id: &str) -> Result<(), Call> {
     let options = None::<StartContainerOptions>;
     call(
         "start a container",
-        CHANGE,
+        CHANGE_TIMEOUT,
         client.docker.start_container(id, options),
     )
     .await
 }
 
-/// The number of the launch that made it. Labels come from images too, and what those say is only believed of what has a name like ours.
+/// Returns the fencing token of the launch that created the container. Labels also come from images, so they are
+/// trusted only on a container with a name like Toolwharf's.
 fn fence_of(container: &ContainerSummary) -> Option<i64> {
     let names = container.names.iter().flatten();
     let is_ours = names.clone().any(|name| name.starts_with("/toolwharf-"));
@@ -591,19 +599,19 @@ fn fence_of(container: &ContainerSummary) -> Option<i64> {
     labels.get(LABEL_FENCE)?.parse().ok()
 }
 
-/// Whether another program took a port that was chosen, after it was found free and before the daemon listened there.
+/// Returns whether another program took a chosen port between the check that it is free and the daemon's bind.
 fn lost_its_port(sandbox: &Sandbox, launched: &Result<Instance, Error>) -> bool {
     sandbox.network == Network::Open
         && sandbox.ports.iter().any(|port| port.host.is_none())
         && matches!(launched, Err(Error::Refused { field: "ports", .. }))
 }
 
-/// The daemon's word on which part of the request it is that cannot be.
+/// Finds the invalid field of the request from the daemon's error text.
 fn refusal(error: Call) -> Error {
     let Call::Daemon(status, why) = error else {
         return error.into();
     };
-    let field = if why.contains(&format!("/{}", relay::FILE)) {
+    let field = if why.contains(&format!("/{}", relay::FILE_NAME)) {
         Some("ports")
     } else if why.contains("bind source path") || why.contains("mount path") {
         Some("mounts")
@@ -627,7 +635,7 @@ fn refusal(error: Call) -> Error {
     }
 }
 
-/// The first line of what a program says of itself.
+/// Reads the first line of a program's `--version` output.
 async fn version(program: &std::path::Path) -> Option<String> {
     let output = Command::new(program)
         .arg("--version")
@@ -635,7 +643,10 @@ async fn version(program: &std::path::Path) -> Option<String> {
         .stdin(std::process::Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(VERSION, output).await.ok()?.ok()?;
+    let output = tokio::time::timeout(VERSION_TIMEOUT, output)
+        .await
+        .ok()?
+        .ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().next()?;
     // "runsc version release-20221121.0", "runc version 1.1.5"

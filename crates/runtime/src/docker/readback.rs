@@ -1,7 +1,7 @@
-//! What really runs, and what really holds: read back from the daemon and from the kernel.
+//! Verifies what runs and which limits hold, from the daemon and from the kernel.
 //!
-//! The daemon's word is good for what it was asked. Where its container is a process of this very
-//! host, its control groups and its program are looked at besides.
+//! The daemon's responses show what it was asked for. If the container is a process of this host, its control groups
+//! and its program are checked as well.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,31 +20,32 @@ use tokio::time::timeout;
 use super::Options;
 use super::engine::Client;
 use super::holder::Space;
-use super::spec::{Host, PERIOD, pids};
+use super::spec::{CPU_PERIOD_MICROS, Host, pids};
 use super::volumes::{Limit, Volumes};
 use crate::lineage::Stat;
 use crate::unit::{self, Enforced, Error, Usage};
 
-const STATS: Duration = Duration::from_secs(5);
-const DIRS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-const VM: [&str; 4] = ["qemu", "firecracker", "cloud-hypervisor", "dragonball"];
+const STATS_TIMEOUT: Duration = Duration::from_secs(5);
+const PROGRAM_DIRS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+const VM_PROGRAMS: [&str; 4] = ["qemu", "firecracker", "cloud-hypervisor", "dragonball"];
 
-/// The program that a daemon names, if it is here.
+/// Finds the program that a daemon names, if it exists on this host.
 pub(super) fn locate(program: &str) -> Option<PathBuf> {
     let path = Path::new(program);
     if path.is_absolute() {
         return path.exists().then(|| path.to_owned());
     }
-    DIRS.iter()
+    PROGRAM_DIRS
+        .iter()
         .map(|dir| Path::new(dir).join(program))
         .find(|path| path.exists())
 }
 
-/// What holds for a container that has been started.
+/// Returns the enforcement status of a started container.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] if what runs is not of the provider that was asked for.
+/// [`Error::Unavailable`] if the container runs under another provider than requested.
 pub(super) fn rows(
     options: &Options,
     host: &Host,
@@ -61,7 +62,7 @@ pub(super) fn rows(
     let mut row = |what, holds, how: String| rows.push(Enforced { what, holds, how });
 
     let quota = config.cpu_quota.unwrap_or(0);
-    let cores = quota as f64 / PERIOD as f64;
+    let cores = quota as f64 / CPU_PERIOD_MICROS as f64;
     let (holds, how) = seen.limit("cpu", ["cpu.cfs_quota_us", "cpu.max"], quota, host.cpu);
     row("cpu", holds && quota > 0, format!("{cores} cores: {how}"));
 
@@ -91,7 +92,7 @@ pub(super) fn rows(
             false,
             format!("`{}` is a directory of this host", mount.inside),
         ),
-        Limit::Nothing => (true, "nothing of it is on disk".to_owned()),
+        Limit::Nothing => (true, "it stores nothing on disk".to_owned()),
         Limit::Each(size) => (
             true,
             format!("each volume is an ext4 file system of {size} bytes"),
@@ -109,7 +110,7 @@ pub(super) fn rows(
         row(
             "pids",
             false,
-            format!("{how}: gVisor needs as many for itself"),
+            format!("{how}: gVisor needs that many for itself"),
         );
     }
 
@@ -161,11 +162,11 @@ fn not_it(options: &Options, found: &str) -> Error {
     ))
 }
 
-/// Its first process, and the tick at which that started, if it is a process of this host.
+/// The container's first process and its start tick, if it is a process of this host.
 pub(super) fn guest(container: &ContainerInspectResponse) -> Option<(i32, u64)> {
     let pid = container.state.as_ref()?.pid?;
     let pid = i32::try_from(pid).ok()?;
-    // In this order: the tick is that of whatever process the number belonged to before it was seen to be the container's.
+    // Read first: afterwards, the process is checked to be the container's, so the tick belongs to that process.
     let started = Stat::read(Pid::from_raw(pid)?)?.started;
     match Seen::look(container) {
         Seen::Process { .. } => Some((pid, started)),
@@ -190,18 +191,18 @@ impl Seen {
         let state = container.state.as_ref();
         let pid = state.and_then(|state| state.pid).unwrap_or(0);
         if pid <= 0 {
-            return Self::Not("it had ended before it could be looked at");
+            return Self::Not("it exited before it could be checked");
         }
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        // A number of another host or name space may be anybody's here.
+        // If the daemon is on another host or in another PID namespace, the number may belong to any process here.
         match &container.id {
             Some(id) if groups.contains(id.as_str()) => Self::Process { pid, groups },
-            _ => Self::Not("its process is not to be seen from here"),
+            _ => Self::Not("its process is not visible from here"),
         }
     }
 
-    /// Whether a limit is what the daemon was asked for. `files`: in a control group of version 1
-    /// and 2.
+    /// Returns whether a limit is the requested one, and how it was checked. `files`: names in control groups of
+    /// version 1 and 2.
     pub(super) fn limit(
         &self,
         controller: &str,
@@ -213,7 +214,7 @@ impl Seen {
             Some(found) => found,
             None => {
                 let how = match able {
-                    true => format!("{asked}, by the daemon's word"),
+                    true => format!("{asked}, according to the daemon"),
                     false => "the daemon says that this host cannot limit it".to_owned(),
                 };
                 return (able, how);
@@ -225,7 +226,7 @@ impl Seen {
             .split(' ')
             .next()
             .and_then(|number| number.parse().ok());
-        // A limit of memory is cut to whole pages.
+        // The kernel rounds memory limits down to whole pages.
         let holds = found.is_some_and(|found: i64| found > 0 && found <= asked);
         (holds, format!("{file} = {text}"))
     }
@@ -250,24 +251,21 @@ impl Seen {
         })
     }
 
-    /// Whether it is in the network namespace that its proxy listens in, and that leads nowhere else.
+    /// Checks that it is in the network namespace of its proxy, and that this namespace has no other device.
     ///
     /// # Errors
     ///
-    /// It is in another one.
+    /// It is in another namespace.
     fn proxied(&self, space: Space, entries: &[String]) -> Result<(bool, String), Error> {
         let pid = match self {
             Self::Process { pid, .. } => *pid,
             Self::Not(why) => return Ok((false, (*why).to_owned())),
         };
         let Ok(found) = Space::of(pid) else {
-            return Ok((
-                false,
-                "it had ended before it could be looked at".to_owned(),
-            ));
+            return Ok((false, "it exited before it could be checked".to_owned()));
         };
         let table = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
-        // Two lines of headings; then `lo: 0 0 …`.
+        // Skip the two heading lines; then `lo: 0 0 …`.
         let devices = table
             .lines()
             .skip(2)
@@ -280,7 +278,7 @@ impl Seen {
             )));
         }
         let how = format!(
-            "process {pid} has a loopback device only, and on it a proxy to {}",
+            "process {pid} has a loopback device only, with a proxy to {}",
             entries.join(", ")
         );
         Ok((true, how))
@@ -296,15 +294,15 @@ impl Seen {
         let name = line.split(|&byte| byte == 0).next().unwrap_or_default();
         let name = String::from_utf8_lossy(name).into_owned();
         if name.is_empty() {
-            return Kernel::Unseen("it had ended before it could be looked at".to_owned());
+            return Kernel::Unseen("it exited before it could be checked".to_owned());
         }
         let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-        // The one thing that a process cannot call itself: the very file that it runs.
+        // Compared by file identity: a process can choose its name, but not the file it executes.
         let same = |path: &PathBuf| Some(file(path)? == file(Path::new(&program))?);
         let same = host.runtime_path.as_ref().and_then(same);
         let own = match options.provider {
             Provider::Gvisor => same.unwrap_or_else(|| name.contains("runsc")),
-            _ => VM.iter().any(|vm| name.contains(vm)),
+            _ => VM_PROGRAMS.iter().any(|vm| name.contains(vm)),
         };
         match own {
             true => Kernel::Own(format!("process {pid} is {name}")),
@@ -313,11 +311,11 @@ impl Seen {
     }
 }
 
-/// Asks the daemon what a container uses.
+/// Reads resource usage from the daemon.
 pub(super) struct Meter {
     client: Client,
     id: String,
-    /// Version 2 of the control groups does not keep it.
+    /// Kept here because version 2 of control groups does not report it.
     peak: AtomicU64,
 }
 
@@ -336,10 +334,10 @@ impl unit::Meter for Meter {
         async {
             let options = StatsOptionsBuilder::default().stream(false).one_shot(true);
             let mut stats = self.client.docker.stats(&self.id, Some(options.build()));
-            let stats = timeout(STATS, stats.next()).await.ok()??.ok()?;
+            let stats = timeout(STATS_TIMEOUT, stats.next()).await.ok()??.ok()?;
             let memory = stats.memory_stats?;
             let total = memory.usage?;
-            // Pages of files that nobody used lately go as soon as there is a need.
+            // The kernel reclaims inactive page cache when needed.
             let detail = memory.stats.unwrap_or_default();
             let idle = detail
                 .get("total_inactive_file")

@@ -1,6 +1,6 @@
-//! The task that sees a container to its end, and removes it.
+//! The task that waits for a container's exit and removes it.
 //!
-//! A daemon that is gone is asked again until it answers: what it has not said is not known.
+//! If the daemon does not respond, it is asked again until it does.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -25,31 +25,31 @@ use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 use crate::process::Guest;
 
-/// How long the streams may take to come to their end when the container has.
-const DRAIN: Duration = Duration::from_millis(500);
-/// How long a bridged container may stay when its streams have ended.
-const SPEECHLESS: Duration = Duration::from_secs(2);
+/// Timeout for the streams to end after the container has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Timeout for a bridged container to exit after its streams have ended.
+const SILENT_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGKILL: i32 = 9;
-/// Records of the kernel's log that are looked at, at most.
-const RECORDS: usize = 100_000;
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Attempts at removing what has ended: about half an hour. The next sweep finds the rest.
-const REMOVALS: u32 = 360;
+/// Limit for the kernel log records that are searched.
+const MAX_LOG_RECORDS: usize = 100_000;
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Attempts to remove an ended container, over about half an hour. After that it is left to the next sweep.
+const MAX_REMOVALS: u32 = 360;
 
-/// What lets a container reach some hosts.
+/// The allow-list resources of a container.
 pub(super) struct Egress {
-    /// Ends with the container.
+    /// Stops with the container.
     pub(super) proxy: AbortOnDropHandle<()>,
-    /// The container that has the network.
+    /// The container that holds the network.
     pub(super) holder: String,
 }
 
-/// What is told of a container that was killed and whose end is not known.
+/// How to report a container that was killed but whose exit is unknown.
 pub(super) enum GivenUp {
-    /// That it has ended, so that nobody waits any longer.
+    /// Report an exit, so that callers stop waiting.
     Ended,
-    /// That it was given up. It may still run.
+    /// Report that it was given up. It may still run.
     Told(CancellationToken),
 }
 
@@ -59,14 +59,14 @@ pub(super) struct Reaper {
     pub(super) id: String,
     pub(super) shared: Arc<ProcessState>,
     pub(super) pump: JoinHandle<()>,
-    /// Tells the pump that nobody needs the rest.
+    /// Tells the pump to discard the remaining output.
     pub(super) killed: CancellationToken,
     pub(super) bridged: bool,
     pub(super) given_up: GivenUp,
     pub(super) egress: Option<Egress>,
-    /// What its ports are reached through.
+    /// Forwards connections to its ports.
     pub(super) relay: Option<AbortOnDropHandle<()>>,
-    /// As long as it runs.
+    /// Held while the container runs.
     pub(super) _guest: Option<Guest>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
@@ -80,7 +80,7 @@ impl Reaper {
             self.id.clone(),
         )
         .boxed();
-        // The signal that is under way; a stronger one replaces it.
+        // The signal being sent; a stronger one replaces it.
         let mut signal: BoxFuture<'static, ()> = pending().boxed();
         let mut speechless: BoxFuture<'static, ()> = pending().boxed();
         let (mut pumping, mut killing) = (true, false);
@@ -91,12 +91,12 @@ impl Reaper {
                 _ = &mut self.pump, if pumping => {
                     pumping = false;
                     if self.bridged {
-                        speechless = sleep(SPEECHLESS).boxed();
+                        speechless = sleep(SILENT_EXIT_TIMEOUT).boxed();
                     }
                 }
                 () = &mut speechless => {
                     speechless = pending().boxed();
-                    tracing::warn!(label = self.shared.label, "its streams broke off: it is killed");
+                    tracing::warn!(label = self.shared.label, "its streams ended; killing it");
                     killing = true;
                     signal = self.signal("SIGKILL");
                 }
@@ -109,8 +109,8 @@ impl Reaper {
                         signal = self.signal("SIGKILL");
                     }
                     Step::GiveUp => {
-                        tracing::warn!(label = self.shared.label, container = self.id, "killed, and its end is not known");
-                        // The task stays in either case, to remove it yet.
+                        tracing::warn!(label = self.shared.label, container = self.id, "killed, but its exit could not be confirmed");
+                        // The task continues in both cases, to remove the container when possible.
                         match &self.given_up {
                             GivenUp::Ended => {
                                 self.exit.send_replace(Some(Exit::default()));
@@ -123,17 +123,17 @@ impl Reaper {
         };
         if let Some(relay) = self.relay.take() {
             relay.abort();
-            // Its ports are free when it is gone.
+            // Its ports are free once the task has ended.
             let _ = relay.await;
         }
         if pumping {
-            // Its reader may take its time over the rest.
-            let _ = timeout(DRAIN, &mut self.pump).await;
+            // The reader may still need time for the remaining output.
+            let _ = timeout(DRAIN_TIMEOUT, &mut self.pump).await;
         }
         let mut exit = exit(state.as_ref());
         if exit.signal == Some(SIGKILL) && !killing && !exit.out_of_memory {
-            // The daemon does not tell where it hears of the end before it hears of the reason, as Docker 20.10 does now
-            // and then.
+            // The daemon may learn of the exit before it learns of the reason, and then does not report it. Docker
+            // 20.10 does this occasionally.
             let id = self.id.clone();
             let looked = tokio::task::spawn_blocking(move || kernel_ran_out_of_memory(&id));
             exit.out_of_memory = looked.await.unwrap_or(false);
@@ -146,16 +146,16 @@ impl Reaper {
         let mut removed = remove(&self.engine, &mut remains).await;
         self.shared.log.close();
         self.exit.send_replace(Some(exit));
-        for _ in 0..REMOVALS {
+        for _ in 0..MAX_REMOVALS {
             if removed {
                 return;
             }
-            sleep(PAUSE_MAX).await;
+            sleep(MAX_RETRY_DELAY).await;
             removed = remove(&self.engine, &mut remains).await;
         }
     }
 
-    /// Sent again until the daemon has taken it.
+    /// Sends a signal, again until the daemon accepts it.
     fn signal(&self, name: &'static str) -> BoxFuture<'static, ()> {
         let (engine, first, id) = (
             Arc::clone(&self.engine),
@@ -164,7 +164,7 @@ impl Reaper {
         );
         async move {
             let mut client = Some(first);
-            let mut pause = PAUSE;
+            let mut pause = RETRY_DELAY;
             loop {
                 if let Some(client) = &client
                     && client.kill(&id, name).await.is_ok()
@@ -172,7 +172,7 @@ impl Reaper {
                     return;
                 }
                 sleep(pause).await;
-                pause = (2 * pause).min(PAUSE_MAX);
+                pause = (2 * pause).min(MAX_RETRY_DELAY);
                 client = engine.connect().await.ok();
             }
         }
@@ -180,9 +180,9 @@ impl Reaper {
     }
 }
 
-/// Waits until the container does not run any more; `None` if it is not there.
+/// Waits until the container no longer runs. `None` if it is missing.
 async fn wait(engine: Arc<Engine>, mut client: Client, id: String) -> Option<ContainerState> {
-    let mut pause = PAUSE;
+    let mut pause = RETRY_DELAY;
     loop {
         let options = WaitContainerOptionsBuilder::default().condition("not-running");
         let mut end = client.docker.wait_container(&id, Some(options.build()));
@@ -190,7 +190,7 @@ async fn wait(engine: Arc<Engine>, mut client: Client, id: String) -> Option<Con
             end.next().await,
             Some(Ok(_) | Err(Bollard::DockerContainerWaitError { .. }))
         );
-        // Whatever the answer was, the state is looked at: a stream can break off.
+        // The stream may break off, so the state is checked whatever the response was.
         match client.inspect(&id).await {
             Ok(Some(container)) => {
                 if let Some(state) = container.state
@@ -199,23 +199,23 @@ async fn wait(engine: Arc<Engine>, mut client: Client, id: String) -> Option<Con
                     return Some(state);
                 }
                 if said {
-                    pause = PAUSE;
+                    pause = RETRY_DELAY;
                 }
             }
             Ok(None) => return None,
             Err(error) => {
-                tracing::debug!(container = id, %error, "the daemon does not answer");
+                tracing::debug!(container = id, %error, "the daemon does not respond");
             }
         }
         sleep(pause).await;
-        pause = (2 * pause).min(PAUSE_MAX);
+        pause = (2 * pause).min(MAX_RETRY_DELAY);
         if let Ok(again) = engine.connect().await {
             client = again;
         }
     }
 }
 
-/// Removes containers, and what it has removed from the list; whether that is all.
+/// Removes containers, and deletes the removed ones from the list. Returns whether all are removed.
 async fn remove(engine: &Engine, ids: &mut Vec<String>) -> bool {
     let Ok(client) = engine.connect().await else {
         return false;
@@ -229,8 +229,8 @@ async fn remove(engine: &Engine, ids: &mut Vec<String>) -> bool {
     true
 }
 
-/// Whether the kernel's log says that it killed something of a container for its memory. Not if the log is not ours to
-/// read, or the daemon is on another machine: then nothing is known.
+/// Returns whether the kernel log records an out-of-memory kill in this container. `false` if unknown: the log is not
+/// readable, or the daemon is on another machine.
 fn kernel_ran_out_of_memory(id: &str) -> bool {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let log = File::options()
@@ -241,12 +241,12 @@ fn kernel_ran_out_of_memory(id: &str) -> bool {
         return false;
     };
     let mut record = [0; 8192];
-    for _ in 0..RECORDS {
+    for _ in 0..MAX_LOG_RECORDS {
         match log.read(&mut record) {
             Ok(length) if says_out_of_memory(&record[..length], id) => return true,
             Ok(0) => return false,
             Ok(_) => {}
-            // Records that were to come next have been overwritten.
+            // The next records have been overwritten.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(_) => return false,
         }
@@ -254,14 +254,13 @@ fn kernel_ran_out_of_memory(id: &str) -> bool {
     false
 }
 
-/// A record of the kernel's (`dump_oom_summary`) names the control group, which Docker calls as the container.
+/// Returns whether a kernel record (`dump_oom_summary`) names the container's control group, which contains its id.
 fn says_out_of_memory(record: &[u8], id: &str) -> bool {
     let record = String::from_utf8_lossy(record);
     record.contains("oom-kill:") && record.contains(id)
 }
 
-/// How it ended. A signal is told by the code that a shell would give to it: neither the daemon
-/// nor the init tell more.
+/// The exit status. A signal is recognised by its shell exit code, because neither the daemon nor the init report it.
 fn exit(state: Option<&ContainerState>) -> Exit {
     let Some(state) = state else {
         return Exit::default();

@@ -1,16 +1,17 @@
-//! Ports of a container that has no network, brought to this host's loopback.
+//! Publishes ports of a container without a network on this host's loopback.
 //!
-//! A container without a network still has a loopback, but nothing outside reaches it, least of all that of a gVisor
-//! sandbox, which is in another kernel. So a program of ours is run in the container, by the daemon's `exec`: the
-//! relay (`relay/main.rs`), a static file that is mounted read-only. All connections share its standard streams.
+//! A container without a network still has a loopback device, but it cannot be reached from outside. In a gVisor
+//! sandbox it is even in another kernel. So the daemon's `exec` runs a program of Toolwharf in the container: the relay
+//! (`relay/main.rs`), a static executable that is mounted read-only. All connections share its standard streams.
 //!
 //! # Invariants
 //!
-//! - The relay is not trusted: it shares its container with the server. A frame that breaks the rules ends it.
-//! - Data is read from the server no faster than the client takes it, and the other way round. At most [`WINDOW`] bytes
-//!   of a connection wait here in each direction.
-//! - Connections are bounded; those beyond wait in the kernel's queue.
-//! - A relay that ends takes its connections along, and is started again for as long as its container runs.
+//! - The relay is not trusted, because it shares its container with the server. A frame that violates the protocol ends
+//!   it.
+//! - Backpressure applies in both directions. At most [`WINDOW_BYTES`] bytes of a connection are buffered here in each
+//!   direction.
+//! - The number of connections is limited. Further ones wait in the kernel's queue.
+//! - A relay that exits ends its connections. It is restarted while its container runs.
 
 #[path = "../../relay/frame.rs"]
 pub(super) mod frame;
@@ -35,46 +36,49 @@ use tokio::task::{JoinSet, unconstrained};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use self::frame::{BODY, CLOSED, CONNECTIONS, CREDIT, DATA, END, HEAD, OPEN, RESET, WINDOW, head};
-use super::engine::{CHANGE, Client, within};
+use self::frame::{
+    CLOSED, CREDIT, DATA, END, HEAD_BYTES, MAX_BODY_BYTES, MAX_CONNECTIONS, OPEN, RESET,
+    WINDOW_BYTES, head,
+};
+use super::engine::{CHANGE_TIMEOUT, Client, within};
 use crate::handle::ProcessState;
 use crate::ports::Listeners;
 use crate::pump::Idle;
 use crate::unit::Error;
 
-/// The program; empty if it was not built for this processor.
+/// The program. Empty if it was not built for this processor.
 pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay"));
-/// Where it is inside. `/run` is in memory, and no volume's or mount's to take.
-pub(super) const INSIDE: &str = "/run/toolwharf/relay";
-/// Its file on this host. The dot is in no server's id, which is what else stands there.
-pub(super) const FILE: &str = ".relay";
-/// Frames that wait for the relay.
-const QUEUE: usize = 32;
-/// From one start of the relay to the next: at first, and at most.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// As much of what is wrong is told.
-const TOLD_CHARS: usize = 300;
+/// Its path inside. `/run` is in memory, and no volume or mount may cover it.
+pub(super) const PATH_INSIDE: &str = "/run/toolwharf/relay";
+/// Its file on this host. The other files there are named after server ids, which contain no dot.
+pub(super) const FILE_NAME: &str = ".relay";
+/// Capacity of the queue of frames to the relay.
+const MAX_QUEUED_FRAMES: usize = 32;
+/// Delay before the relay is restarted: initially, and at most.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
+/// Error texts in messages are cut to this length.
+const MAX_REASON_CHARS: usize = 300;
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// Puts the relay's file into a directory, if it is not there; where it is. Blocks.
+/// Writes the relay's file into a directory, if missing, and returns its path. Blocks.
 ///
 /// # Errors
 ///
-/// [`Error::Refused`] if there is no relay for this processor.
+/// [`Error::Refused`] if no relay was built for this processor.
 pub(super) fn place(dir: &Path, name: &str) -> Result<PathBuf, Error> {
     if PROGRAM.is_empty() {
         return Err(Error::Refused {
             field: "ports",
             why: format!(
-                "there is no relay to a container without a network for {} yet; give it `\"network\": \"open\"`",
+                "ports of a container without a network are not supported on {} yet; set `\"network\": \"open\"`",
                 std::env::consts::ARCH
             ),
         });
     }
-    let file = dir.join(FILE);
+    let file = dir.join(FILE_NAME);
     let put = || {
         if fs::read(&file).is_ok_and(|known| known == PROGRAM) {
             return Ok(());
@@ -83,7 +87,7 @@ pub(super) fn place(dir: &Path, name: &str) -> Result<PathBuf, Error> {
             .recursive(true)
             .mode(0o700)
             .create(dir)?;
-        let new = dir.join(format!("{FILE}.{name}"));
+        let new = dir.join(format!("{FILE_NAME}.{name}"));
         fs::write(&new, PROGRAM)?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
         fs::rename(&new, &file)
@@ -103,25 +107,20 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Until it is dropped.
+    /// Runs until dropped.
     pub(super) async fn run(self) {
-        let mut pause = PAUSE;
+        let mut pause = RESTART_DELAY;
         loop {
             let why = match self.start().await {
                 Ok((output, input)) => serve(&self.listeners, output, input).await,
                 Err(error) => error.to_string(),
             };
-            let why: String = why.trim().chars().take(TOLD_CHARS).collect();
+            let why: String = why.trim().chars().take(MAX_REASON_CHARS).collect();
             sleep(pause).await;
-            pause = (2 * pause).min(PAUSE_MAX);
+            pause = (2 * pause).min(MAX_RESTART_DELAY);
             let label = &self.shared.label;
-            tracing::warn!(
-                server = label,
-                why,
-                "the relay to its ports is started again"
-            );
-            let note =
-                format!("[toolwharf] the relay to its ports ended and is started again: {why}");
+            tracing::warn!(server = label, why, "restarting the relay to its ports");
+            let note = format!("[toolwharf] the relay to its ports ended and is restarted: {why}");
             self.shared.log.note(&note);
         }
     }
@@ -132,26 +131,26 @@ impl Relay {
             attach_stdin: Some(true),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
-            cmd: Some(vec![INSIDE.to_owned()]),
+            cmd: Some(vec![PATH_INSIDE.to_owned()]),
             ..ExecConfig::default()
         };
         let exec = docker.create_exec(&self.container, config);
-        let exec = within("prepare the relay to its ports", CHANGE, exec).await?;
+        let exec = within("prepare the relay to its ports", CHANGE_TIMEOUT, exec).await?;
         let options = StartExecOptions {
-            output_capacity: Some(WINDOW),
+            output_capacity: Some(WINDOW_BYTES),
             ..StartExecOptions::default()
         };
         let started = docker.start_exec(&exec.id, Some(options));
-        match within("start the relay to its ports", CHANGE, started).await? {
+        match within("start the relay to its ports", CHANGE_TIMEOUT, started).await? {
             StartExecResults::Attached { output, input } => Ok((output, input)),
             StartExecResults::Detached => Err(Error::Failed("it has no streams".to_owned())),
         }
     }
 }
 
-/// Carries connections until the relay ends; why it did.
+/// Forwards connections until the relay ends. Returns why it ended.
 async fn serve(listeners: &Listeners, mut output: Output, input: Input) -> String {
-    let (frames, queued) = mpsc::channel(QUEUE);
+    let (frames, queued) = mpsc::channel(MAX_QUEUED_FRAMES);
     let mut writing = JoinSet::new();
     writing.spawn(write(input, queued));
     let mut carrying = JoinSet::new();
@@ -164,15 +163,15 @@ async fn serve(listeners: &Listeners, mut output: Output, input: Input) -> Strin
                 Some(Ok(LogOutput::StdOut { message })) => {
                     heard.extend_from_slice(&message);
                     if lines.hear(&mut heard).is_none() {
-                        return "it said what no relay says".to_owned();
+                        return "it violated the protocol".to_owned();
                     }
                 }
-                // It never does: the daemon tells there why it did not start.
+                // The relay itself never writes to stderr. The daemon reports there why it did not start.
                 Some(Ok(other)) => return other.to_string(),
                 Some(Err(error)) => return error.to_string(),
                 None => return "it ended".to_owned(),
             },
-            _ = writing.join_next() => return "it does not listen".to_owned(),
+            _ = writing.join_next() => return "it closed its input".to_owned(),
             Some(Ok(number)) = carrying.join_next() => lines.carried(number),
             (port, client) = listeners.accept(), if free.is_some() => {
                 if let Some(number) = free {
@@ -192,11 +191,11 @@ async fn write(mut input: Input, mut queued: mpsc::Receiver<Bytes>) -> io::Resul
     Ok(())
 }
 
-/// The connections, by their numbers.
+/// The connections by number.
 #[derive(Default)]
 struct Lines(Vec<Option<Far>>);
 
-/// A connection, for whoever hears the relay.
+/// The side of a connection that faces the relay.
 struct Far {
     /// `None`: the server has no more data.
     pipe: Option<DuplexStream>,
@@ -205,28 +204,28 @@ struct Far {
     is_carried: bool,
 }
 
-/// A connection, for whoever has its client.
+/// The side of a connection that faces the client.
 struct Near {
     number: u8,
     port: u16,
     pipe: DuplexStream,
-    /// Bytes that the relay takes.
+    /// Bytes that the relay currently accepts.
     credit: Arc<Semaphore>,
-    /// The relay has done with it.
+    /// Cancelled when the relay has closed the connection.
     closed: CancellationToken,
     frames: mpsc::Sender<Bytes>,
 }
 
 impl Lines {
     fn free(&mut self) -> Option<u8> {
-        self.0.resize_with(CONNECTIONS, || None);
+        self.0.resize_with(MAX_CONNECTIONS, || None);
         let free = self.0.iter().position(Option::is_none)?;
         u8::try_from(free).ok()
     }
 
     fn open(&mut self, number: u8, port: u16, frames: mpsc::Sender<Bytes>) -> Near {
-        let (far, near) = duplex(WINDOW);
-        let credit = Arc::new(Semaphore::new(WINDOW));
+        let (far, near) = duplex(WINDOW_BYTES);
+        let credit = Arc::new(Semaphore::new(WINDOW_BYTES));
         let closed = CancellationToken::new();
         self.0[usize::from(number)] = Some(Far {
             pipe: Some(far),
@@ -244,28 +243,29 @@ impl Lines {
         }
     }
 
-    /// Takes all whole frames. `None`: one breaks the rules.
+    /// Handles all complete frames. `None` if one violates the protocol.
     fn hear(&mut self, heard: &mut BytesMut) -> Option<()> {
-        while let Some(&[kind, number, low, high]) = heard.first_chunk::<HEAD>() {
+        while let Some(&[kind, number, low, high]) = heard.first_chunk::<HEAD_BYTES>() {
             let value = u16::from_le_bytes([low, high]);
             let length = if kind == DATA { usize::from(value) } else { 0 };
-            if length > BODY {
+            if length > MAX_BODY_BYTES {
                 return None;
             }
-            if heard.len() < HEAD + length {
+            if heard.len() < HEAD_BYTES + length {
                 break;
             }
-            heard.advance(HEAD);
+            heard.advance(HEAD_BYTES);
             let body = heard.split_to(length);
             let place = self.0.get_mut(usize::from(number))?;
             let line = place.as_mut()?;
             match kind {
                 DATA => {
                     let pipe = line.pipe.as_mut()?;
-                    // There is room for all that was allowed. An error: its client is gone, which the relay is told.
+                    // There is room for everything that was allowed. On error, the client is gone; the relay is
+                    // notified elsewhere.
                     let _ = unconstrained(pipe.write_all(&body)).now_or_never()?;
                 }
-                CREDIT if line.credit.available_permits() + usize::from(value) <= WINDOW => {
+                CREDIT if line.credit.available_permits() + usize::from(value) <= WINDOW_BYTES => {
                     line.credit.add_permits(usize::from(value));
                 }
                 END => line.pipe = None,
@@ -282,7 +282,7 @@ impl Lines {
         Some(())
     }
 
-    /// Nobody here has anything to say of it any more.
+    /// Notes that the client's side of the connection has ended.
     fn carried(&mut self, number: u8) {
         let Some(place) = self.0.get_mut(usize::from(number)) else {
             return;
@@ -295,7 +295,7 @@ impl Lines {
 }
 
 impl Near {
-    /// Until the relay has done with it, or its client has; its number.
+    /// Forwards data until the relay or the client ends the connection. Returns its number.
     async fn carry(mut self, client: TcpStream) -> u8 {
         let number = self.number;
         if self.say(OPEN, self.port).await.is_ok() && self.copy(client).await.is_err() {
@@ -304,14 +304,14 @@ impl Near {
         number
     }
 
-    /// `Ok` when the relay has done with it.
+    /// `Ok` once the relay has closed the connection.
     async fn copy(&mut self, mut client: TcpStream) -> io::Result<()> {
         let idle = Idle::default();
         let (mut from_client, mut to_client) = client.split();
         let (mut from_relay, _) = tokio::io::split(&mut self.pipe);
         let (number, credit, frames) = (self.number, &self.credit, &self.frames);
         let up = async {
-            let mut buffer = vec![0; BODY];
+            let mut buffer = vec![0; MAX_BODY_BYTES];
             loop {
                 let count = idle.read(&mut from_client, &mut buffer).await?;
                 let length = u16::try_from(count).unwrap_or(u16::MAX);
@@ -325,7 +325,7 @@ impl Near {
             }
         };
         let down = async {
-            let mut buffer = vec![0; BODY];
+            let mut buffer = vec![0; MAX_BODY_BYTES];
             loop {
                 let count = idle.read(&mut from_relay, &mut buffer).await?;
                 if count == 0 {
@@ -340,7 +340,7 @@ impl Near {
         let down = async {
             down.await?;
             closed.cancelled().await;
-            // An end of both directions, which is no error of this one.
+            // The relay has ended both directions, which is not an error here.
             Ok::<_, io::Error>(())
         };
         let up = async {
@@ -384,10 +384,10 @@ mod tests {
         bytes
     }
 
-    /// What runs in the server's container may say anything.
+    /// The relay shares a container with the server, which may send anything.
     #[tokio::test]
     async fn frames_that_break_the_rules_end_the_relay() {
-        let full = (DATA, 0, BODY as u16, BODY);
+        let full = (DATA, 0, MAX_BODY_BYTES as u16, MAX_BODY_BYTES);
         let within = [full, full, full, full];
         for (frames, fits) in [
             (
@@ -396,7 +396,7 @@ mod tests {
             ),
             (&within, true),
             (&[full, full, full, full, (DATA, 0, 1, 1)], false),
-            (&[(DATA, 0, BODY as u16 + 1, 0)], false),
+            (&[(DATA, 0, MAX_BODY_BYTES as u16 + 1, 0)], false),
             (&[(DATA, 1, 1, 1)], false),
             (&[(DATA, 255, 1, 1)], false),
             (&[(CREDIT, 0, 1, 0)], false),
@@ -421,13 +421,13 @@ mod tests {
             lines.hear(&mut bytes).unwrap();
         }
         assert!(bytes.is_empty() && near.closed.is_cancelled());
-        // Its client may still have something to say, which must not be taken for another one's.
+        // The client side may still send frames, which must not be attributed to a new connection.
         assert_eq!(lines.free(), Some(1));
         lines.carried(0);
         assert_eq!(lines.free(), Some(0));
     }
 
-    /// The program itself, without a container around it.
+    /// Runs the real program, without a container.
     #[tokio::test]
     async fn the_relay_ends_with_its_input() {
         use tokio::io::AsyncReadExt as _;
@@ -442,9 +442,9 @@ mod tests {
             .spawn()
             .unwrap();
         let (mut input, mut output) = (relay.stdin.take().unwrap(), relay.stdout.take().unwrap());
-        // Nobody listens at port 0.
+        // Nothing listens on port 0.
         input.write_all(&head(OPEN, 5, 0)).await.unwrap();
-        let mut said = [0; HEAD];
+        let mut said = [0; HEAD_BYTES];
         output.read_exact(&mut said).await.unwrap();
         assert_eq!(said, head(CLOSED, 5, 0));
         drop(input);

@@ -1,4 +1,4 @@
-//! What the daemon is asked for: a pure function of the unit and the host.
+//! The request for a container: a pure function of the unit and the host.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,52 +20,52 @@ use super::volumes::Volumes;
 use crate::egress::variables;
 use crate::unit::{Confined, Error, Fence};
 
-/// With fewer gVisor does not start: the threads of its own kernel count too.
+/// Minimum for gVisor to start, because the threads of its kernel count as well.
 const GVISOR_PIDS: u32 = 256;
-/// Microseconds that a processor quota is for.
-pub(super) const PERIOD: i64 = 100_000;
-const RUN: u64 = 16 << 20;
-/// What names of holders have after the server's id. The dot is in no id.
-const HOLDER: &str = ".net";
+/// Scheduling period in microseconds.
+pub(super) const CPU_PERIOD_MICROS: i64 = 100_000;
+const MAX_RUN_BYTES: u64 = 16 << 20;
+/// Suffix of the server id in names of holders. Server ids contain no dot.
+const HOLDER_SUFFIX: &str = ".net";
 
-/// What the daemon says of itself.
+/// The properties of the daemon.
 pub(super) struct Host {
-    /// The runtime's program, where the daemon names one that is here.
+    /// The runtime's program, if the daemon names one that exists on this host.
     pub(super) runtime_path: Option<PathBuf>,
     pub(super) runtime_args: Vec<String>,
     pub(super) cores: Option<u32>,
-    /// Whether it can limit these.
+    /// True if the daemon can limit this resource.
     pub(super) memory: bool,
     pub(super) cpu: bool,
     pub(super) pids: bool,
 }
 
-/// What the daemon says of an image.
+/// The daemon's description of an image.
 #[derive(Clone, Default)]
 pub(super) struct Image {
     pub(super) id: String,
     pub(super) entrypoint: Vec<String>,
     pub(super) command: Vec<String>,
-    /// Paths that would become volumes of the daemon's, without a name or a limit.
+    /// Paths that would become anonymous daemon volumes without a limit.
     pub(super) volumes: Vec<String>,
 }
 
-/// One for each server and installation, so that two can never run. The dot is in neither.
+/// The container name. There is one per server and installation, so two can never run. Neither part contains a dot.
 pub(super) fn name(id: &str, install: &str) -> String {
     format!("toolwharf-{id}.{install}")
 }
 
-/// That of the container that holds the network of another one.
+/// The name of the container that holds the network of another one.
 pub(super) fn holder_name(id: &str, install: &str) -> String {
-    name(&format!("{id}{HOLDER}"), install)
+    name(&format!("{id}{HOLDER_SUFFIX}"), install)
 }
 
-/// Whether the daemon's name is that of a holder.
+/// Returns whether a container name is the name of a holder.
 pub(super) fn is_holder(name: &str, install: &str) -> bool {
-    is_name(name, install) && name.ends_with(&format!("{HOLDER}.{install}"))
+    is_name(name, install) && name.ends_with(&format!("{HOLDER_SUFFIX}.{install}"))
 }
 
-/// Names are made of it, and directories.
+/// Checks an id, which becomes part of names and directories.
 pub(super) fn check_id(id: &str) -> Result<(), Error> {
     let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=100).contains(&id.len()) && id.bytes().all(sound) {
@@ -74,13 +74,13 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
     Err(Error::Refused {
         field: "id",
         why: format!(
-            "`{}` is not 1 to 100 of a-z, 0-9 and `-`",
+            "`{}` must be 1 to 100 of a-z, 0-9 and `-`",
             id.escape_debug()
         ),
     })
 }
 
-/// It becomes a part of a URL on its way to the daemon, and nothing there encodes it.
+/// Checks an image name. It becomes part of a URL without being encoded.
 pub(super) fn check_image(image: &str) -> Result<(), Error> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
     if (1..=512).contains(&image.len()) && image.bytes().all(sound) && !image.contains("..") {
@@ -88,11 +88,11 @@ pub(super) fn check_image(image: &str) -> Result<(), Error> {
     }
     Err(Error::Refused {
         field: "image",
-        why: format!("`{}` is not the name of an image", image.escape_debug()),
+        why: format!("`{}` is not a valid image name", image.escape_debug()),
     })
 }
 
-/// Whether the daemon's name of a container is one of this installation.
+/// Returns whether a container name belongs to this installation.
 pub(super) fn is_name(name: &str, install: &str) -> bool {
     let name = name.trim_start_matches('/');
     let rest = name.strip_prefix("toolwharf-");
@@ -100,7 +100,7 @@ pub(super) fn is_name(name: &str, install: &str) -> bool {
     rest.is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// How many processes the container may have.
+/// Returns the process limit of the container.
 pub(super) fn pids(provider: Provider, asked: u32) -> u32 {
     match provider {
         Provider::Gvisor => asked.max(GVISOR_PIDS),
@@ -133,7 +133,7 @@ pub(super) fn body(
             return Err(Error::Refused {
                 field: "environment",
                 why: format!(
-                    "`{}` cannot be passed on: a name has no `=`, and neither has a NUL",
+                    "`{}` cannot be passed on: names may not contain `=`, and neither names nor values may contain NUL",
                     name.escape_debug()
                 ),
             });
@@ -146,8 +146,8 @@ pub(super) fn body(
     let most = host
         .cores
         .map_or(u32::MAX, |cores| cores.saturating_mul(1000));
-    config.cpu_period = Some(PERIOD);
-    config.cpu_quota = Some(i64::from(limits.cpu_millis.min(most)) * PERIOD / 1000);
+    config.cpu_period = Some(CPU_PERIOD_MICROS);
+    config.cpu_quota = Some(i64::from(limits.cpu_millis.min(most)) * CPU_PERIOD_MICROS / 1000);
     config.pids_limit = Some(pids(options.provider, limits.pids).into());
     let tmp = limits.disk.min(limits.memory / 2);
     config.shm_size = Some(signed(tmp));
@@ -173,7 +173,7 @@ pub(super) fn body(
     }
     if let Some((file, _)) = &net.relay {
         mounts.push(Mount {
-            target: Some(relay::INSIDE.to_owned()),
+            target: Some(relay::PATH_INSIDE.to_owned()),
             source: Some(file.to_string_lossy().into_owned()),
             typ: Some(MountType::BIND),
             read_only: Some(true),
@@ -186,7 +186,7 @@ pub(super) fn body(
         own.into_iter()
             .filter(|&path| !taken.contains(path))
             .map(|path| match path {
-                "/run" => scratch(path, tmp.min(RUN)),
+                "/run" => scratch(path, tmp.min(MAX_RUN_BYTES)),
                 _ => scratch(path, tmp),
             }),
     );
@@ -233,7 +233,7 @@ pub(super) fn body(
     })
 }
 
-/// A directory in memory, that everybody in the container may write to.
+/// An in-memory directory that every user in the container may write to.
 pub(super) fn scratch(path: &str, size: u64) -> Mount {
     Mount {
         target: Some(path.to_owned()),
@@ -247,7 +247,7 @@ pub(super) fn scratch(path: &str, size: u64) -> Mount {
     }
 }
 
-/// A container that runs nothing but the daemon's own init.
+/// A container that runs only the daemon's own init.
 pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCreateBody {
     let mut config = locked_down(options);
     config.memory = Some(256 << 20);
@@ -261,8 +261,8 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
     }
 }
 
-/// A container that has a network and does nothing with it. Under runc, whatever the server runs under: it is our
-/// program that runs, and a namespace of the host's kernel that is wanted.
+/// A container that only holds a network. Always under runc, whatever the server uses: it runs Toolwharf's own program
+/// and needs a namespace of the host kernel.
 pub(super) fn holder(options: &Options, image: &str, unit: Confined<'_>) -> ContainerCreateBody {
     let mut config = locked_down(options);
     config.runtime = Some("runc".to_owned());
@@ -277,7 +277,7 @@ pub(super) fn holder(options: &Options, image: &str, unit: Confined<'_>) -> Cont
     }
 }
 
-/// What holds for all, whatever they ask for and whatever their image says.
+/// Restrictions for all containers, whatever they request and whatever their image declares.
 fn locked_down(options: &Options) -> HostConfig {
     HostConfig {
         runtime: Some(options.runtime.clone()),
@@ -289,12 +289,12 @@ fn locked_down(options: &Options) -> HostConfig {
         network_mode: Some("none".to_owned()),
         ipc_mode: Some("private".to_owned()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
-        // We restart, not the daemon.
+        // Toolwharf restarts servers, not the daemon.
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        // Or every byte of the streams would be kept in a file.
+        // Otherwise every byte of the streams would be stored in a file.
         log_config: Some(HostConfigLogConfig {
             typ: Some("none".to_owned()),
             config: None,
@@ -303,7 +303,7 @@ fn locked_down(options: &Options) -> HostConfig {
     }
 }
 
-/// Without the image's health check, which would run in the container every few seconds.
+/// A request without the image's health check, which would run in the container every few seconds.
 fn unhealthy() -> ContainerCreateBody {
     ContainerCreateBody {
         tty: Some(false),

@@ -1,9 +1,8 @@
-//! The standard streams of a container, which come as one.
+//! The standard streams of a container, which arrive as one stream.
 //!
-//! stdout has a bounded buffer; while it is full, nothing is read, stderr neither, and the
-//! container stalls as it would on a pipe. Once the reader of stdout has gone, or the container is
-//! killed, the rest is thrown away: a daemon sees to the end of a container only when its streams
-//! have been taken.
+//! stdout has a bounded buffer. While it is full, neither stdout nor stderr is read, and the container blocks as it
+//! would on a pipe. Once the reader of stdout is gone or the container is killed, the rest is discarded: a daemon only
+//! completes a container's exit after its streams have been read. have been taken.
 
 use std::io;
 use std::pin::Pin;
@@ -19,37 +18,37 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::ProcessState;
 use crate::unit;
 
-/// As much as a pipe holds.
-const BUFFER: usize = 64 << 10;
+/// The capacity of a pipe, in bytes.
+const BUFFER_BYTES: usize = 64 << 10;
 
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// Writes to a container's stdin, which ends when this is dropped.
+/// Writes to a container's stdin. Dropping it closes stdin.
 pub(super) struct Stdin {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     input: Option<Input>,
     closing: Option<oneshot::Sender<Input>>,
 }
 
-/// What moves bytes from the daemon's stream to where they belong.
+/// Copies the daemon's stream to its destinations.
 pub(super) struct Pump {
     attached:
         Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
     closing: oneshot::Receiver<Input>,
     closes: bool,
-    /// Without one, stdout is as good as stderr: a server that is reached over HTTP logs there.
+    /// Without it, stdout is treated like stderr: a server reached over HTTP logs there.
     stdout: Option<DuplexStream>,
 }
 
-/// What a container is spoken to over, if it is, and what moves it. `closes`: whether the end of the input is passed on; else it would be
-/// the end of the whole stream.
+/// Creates the streams for talking to a container, if it is bridged, and the pump that moves their data. `closes`:
+/// whether closing stdin is passed on; if not, it would end the whole stream. the end of the whole stream.
 pub(super) fn streams(
     is_bridged: bool,
     attached: AttachContainerResults,
     closes: bool,
 ) -> (Option<unit::Stdio>, Pump) {
     let (closing, closed) = oneshot::channel();
-    let (ours, theirs) = duplex(BUFFER);
+    let (ours, theirs) = duplex(BUFFER_BYTES);
     let stdin = Stdin {
         input: Some(attached.input),
         closing: Some(closing),
@@ -68,7 +67,7 @@ pub(super) fn streams(
 }
 
 impl Pump {
-    /// Until the stream ends.
+    /// Runs until the stream ends.
     ///
     /// `killed` ends a wait for the reader of stdout.
     pub(super) async fn run(self, shared: Arc<ProcessState>, killed: CancellationToken) {
@@ -78,14 +77,14 @@ impl Pump {
             closes,
             mut stdout,
         } = self;
-        let (mut lines, log) = duplex(BUFFER);
+        let (mut lines, log) = duplex(BUFFER_BYTES);
         let moving = async move {
             let bridged = stdout.is_some();
             while let Some(Ok(output)) = attached.next().await {
                 match (output, &mut stdout) {
                     (LogOutput::StdOut { message }, Some(pipe)) => {
                         tokio::select! {
-                            // Its reader is gone, and may be so.
+                            // An error means that the reader is gone, which is allowed.
                             _ = pipe.write_all(&message) => {}
                             () = killed.cancelled() => stdout = None,
                         }
@@ -103,7 +102,7 @@ impl Pump {
             if let Ok(input) = &mut input
                 && closes
             {
-                // Fails if the container has closed it before.
+                // Fails if the container has already closed it.
                 let _ = input.shutdown().await;
             }
             std::future::pending::<()>().await;
@@ -119,7 +118,7 @@ impl Pump {
 impl Drop for Stdin {
     fn drop(&mut self) {
         if let (Some(input), Some(closing)) = (self.input.take(), self.closing.take()) {
-            // Nobody takes it when the stream has ended.
+            // If the stream has ended, nothing receives it.
             let _ = closing.send(input);
         }
     }

@@ -1,33 +1,37 @@
-//! Instances that are services of a Docker Swarm.
+//! Instances as services of a Docker Swarm.
 //!
-//! [`Swarm`] speaks to the daemons of the swarm's nodes: to a manager, which decides where a server runs, and to the node
-//! that runs it, whose container it attaches to as [`Docker`](super::Docker) does. Swarm itself has no way to a service's
-//! streams.
+//! [`Swarm`] uses the daemons of the swarm's nodes: a manager, which decides where a server runs, and the node that
+//! runs it. It attaches to the container on that node like [`Docker`](super::Docker), because Swarm offers no access to
+//! a service's streams.
 //!
 //! # What a server gets
 //!
-//! - A service of its own, of one task that Swarm never starts again: restarts are the supervisor's.
-//! - In its container first of all the gate (`relay/gate.rs`), a program of ours that comes as a config of the swarm. It is told
-//!   over the stream what to run and with which variables, when its container was looked at, and becomes that.
-//! - A watch beside it, which ends all that is in the container when it does not hear from here for a while.
-//! - No capability, no new privileges, a read-only root, `/tmp` and `/run` in memory, limits of CPU, memory and processes.
-//! - The network that [`Options::network`] names, or none: the container is taken out of all networks before the gate opens.
-//! - Volumes of [`Options::volume_driver`]. Without one they are on the node that the server ran on first, and so is the
-//!   server from then on.
+//! - A separate service with one task, which Swarm never restarts. The supervisor handles restarts.
+//! - The gate (`relay/gate.rs`) as the first program in its container. This program of Toolwharf is distributed as a
+//!   config of the swarm. After the container has been checked, the gate receives over the stream what to run and with
+//!   which variables, and becomes that program.
+//! - A watch process in the container. It kills everything in the container if it receives no ping from the gateway for
+//!   a while.
+//! - No capabilities, no new privileges, a read-only root, `/tmp` and `/run` in memory, and CPU, memory and process
+//!   limits.
+//! - The network [`Options::network`], or none: the container is disconnected from all networks before the gate opens.
+//! - Volumes of [`Options::volume_driver`]. Without a driver, the volumes are on the node on which the server first
+//!   ran, and the server always runs there.
 //!
 //! # Invariants
 //!
-//! - A service is named after its server: the swarm itself sees to it that there are never two.
-//! - What is started without us is a gate and nothing else: by Swarm, for whatever reason, or by a person.
-//! - An instance has ended when the daemon of its node says so, or when its watch must have ended it: see `contact`. Nothing is
-//!   started in its place before. One that was killed and does not end is not spoken to any more, so that its watch ends it.
-//! - Values of variables are in no object of the swarm, nor is what the server is called with.
-//! - Everything that is made carries the installation and the run that made it. Nothing that carries another
-//!   installation's mark is ever touched.
+//! - A service is named after its server, so the swarm itself guarantees that two never exist.
+//! - If anything else (Swarm itself, or a person) starts a task of the service, only a gate runs.
+//! - An instance has ended when its node's daemon says so, or when its watch must have ended it (see `contact`). No
+//!   replacement starts before that. If an instance was killed but does not end, the gateway stops pinging it, so that
+//!   its watch ends it.
+//! - Swarm objects contain neither variable values nor the server's arguments.
+//! - Everything created carries the ids of the installation and the run that created it. Objects of another
+//!   installation are never touched.
 //!
 //! # Deliberately absent
 //!
-//! Allow-lists of hosts and mounts of a node's files; the choice of a runtime, which services do not have; logins to registries.
+//! Egress allow-lists, mounts of a node's files, a choice of runtime (which services do not have), registry logins.
 
 mod contact;
 mod gate;
@@ -53,20 +57,21 @@ use crate::ports::Ports;
 use crate::turns::Turns;
 use crate::unit::{Error, Fences, Instance, Runtime, Unit};
 
-/// Which swarm, and for whom.
+/// The swarm to use, and the identity of this installation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The daemons of its nodes, a manager among them: `unix:///run/docker.sock`, `tcp://10.0.0.2:2376`. Only these nodes are used.
+    /// The daemons of its nodes, including a manager: `unix:///run/docker.sock`, `tcp://10.0.0.2:2376`. Only these
+    /// nodes are used.
     pub daemons: Vec<String>,
-    /// The directory of `ca.pem`, `cert.pem` and `key.pem`, for daemons that are elsewhere.
+    /// The directory with `ca.pem`, `cert.pem` and `key.pem`, for remote daemons.
     pub tls: Option<PathBuf>,
-    /// What a node has to be like, as Docker has it: `node.labels.zone == a`.
+    /// Placement constraints in Docker's syntax: `node.labels.zone == a`.
     pub constraints: Vec<String>,
-    /// Whether the kernel has to be gVisor's. It is the runtime of the nodes' daemons that makes it so.
+    /// True if containers must run on gVisor's kernel. The default runtime of the nodes' daemons determines this.
     pub gvisor: bool,
-    /// The network for servers that may reach everything.
+    /// The network for servers with an open network.
     pub network: String,
-    /// What brings volumes to the node that a server runs on; `None`: they stay where they are.
+    /// The driver that provides volumes on any node. `None`: volumes stay on their node.
     pub volume_driver: Option<String>,
     pub volume_options: BTreeMap<String, String>,
     /// Tells this installation from others in the same swarm: lower-case letters, digits, `-`.
@@ -76,7 +81,7 @@ pub struct Options {
     pub ports: Ports,
 }
 
-/// Runs servers as services. Clones are the same.
+/// Runs servers as services. Cheap to clone; clones share state.
 #[derive(Clone)]
 pub struct Swarm(Arc<Inner>);
 
@@ -84,22 +89,23 @@ struct Inner {
     options: Options,
     engines: Vec<Arc<Engine>>,
     turns: Turns,
-    /// Owns everything that goes on behind a handle.
+    /// Owns all background tasks.
     tasks: TaskTracker,
 }
 
 impl Swarm {
-    /// Does not look for the daemons yet: [`Runtime::probe`] does.
+    /// Does not contact the daemons; [`Runtime::probe`] does.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] for no daemon, an address that is none, or an installation that cannot be part of a service's name.
+    /// [`Error::Refused`] if the list of daemons is empty, an address is invalid, or the installation id cannot be part
+    /// of a service name.
     pub fn new(options: Options) -> Result<Self, Error> {
         spec::check_install(&options.install)?;
         if options.daemons.is_empty() {
             return Err(Error::Refused {
                 field: "daemons",
-                why: "no daemon of a node is named".to_owned(),
+                why: "the list of node daemons is empty".to_owned(),
             });
         }
         let engine = |host: &String| Engine::anywhere(host, options.tls.as_deref()).map(Arc::new);
@@ -112,8 +118,8 @@ impl Swarm {
         })))
     }
 
-    /// Waits until nothing goes on any more. Has no deadline of its own: instances whose handles are held, and daemons
-    /// that are gone, take as long as they take.
+    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
+    /// held, and for daemons that do not respond.
     pub async fn idle(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;
@@ -144,7 +150,7 @@ impl Runtime for Swarm {
         self.0.sweep_fenced(lost).boxed()
     }
 
-    /// Those that stay on a node are there for every gateway.
+    /// Volumes that stay on a node can be used by every gateway.
     fn volumes_follow(&self) -> bool {
         true
     }

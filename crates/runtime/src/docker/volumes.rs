@@ -1,14 +1,13 @@
-//! A server's own volumes: file systems of limited size in files of ours, mounted by the daemon.
+//! Volumes of servers: file systems of limited size in files, mounted by the daemon.
 //!
-//! The daemon's `local` driver mounts a loop device for the time of a container; the device goes
-//! with the mount. The file holds the data, the daemon's volume is made anew for each instance.
+//! The daemon's `local` driver mounts a loop device while a container runs. The device disappears with the mount. The
+//! data is in the file; the daemon's volume is created again for each instance.
 //!
 //! # Invariants
 //!
-//! - A volume whose data is in a file is never replaced by an empty one: where the file cannot be
-//!   mounted, the launch fails.
-//! - A file grows with its limit, and never shrinks.
-//! - A daemon's volume of ours that has data and no file stays what it is, without a limit.
+//! - A volume with data in a file is never replaced by an empty one. If the file cannot be mounted, the launch fails.
+//! - A file grows with its limit and never shrinks.
+//! - An existing daemon volume of this installation with data but without a file keeps its form, without a limit.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,23 +24,23 @@ use tokio::time::timeout;
 
 use super::Inner;
 use super::engine::{
-    CHANGE, Call, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
+    CHANGE_TIMEOUT, Call, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
 };
 use super::spec::check_id;
 use crate::image::takes_direct_io;
 use crate::unit::Error;
 
 const LABEL_PATH: &str = "toolwharf.path";
-/// For a tool that works on a file system.
-const TOOL: Duration = Duration::from_secs(60);
-const NAME_MAX: usize = 200;
-/// Where the tools are, with whatever `PATH` this process was started.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Everybody may write to the root of a volume, whoever the image runs as; and as it is empty,
-/// the daemon copies into it what the image has there.
-const OPEN_UP: &str = "set_inode_field / mode 041777\nrmdir lost+found\n";
+/// Timeout of a tool that works on a file system.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_NAME_BYTES: usize = 200;
+/// Search path for the tools, independent of the `TOOL_PATH` of this process.
+const TOOL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Makes the root of a volume writable to any user of an image, and empty. Into an empty volume the daemon copies what
+/// the image has at its path.
+const DEBUGFS_SCRIPT: &str = "set_inode_field / mode 041777\nrmdir lost+found\n";
 
-/// What a launch has made ready.
+/// The prepared volumes of a launch.
 #[derive(Default)]
 pub(super) struct Volumes {
     volumes: Vec<Volume>,
@@ -54,10 +53,10 @@ struct Volume {
     name: String,
 }
 
-/// Whether the volumes of a server hold its limit.
+/// How the volumes of a server are limited.
 #[derive(Default)]
 pub(super) enum Limit {
-    /// It has no volumes.
+    /// There are no volumes.
     #[default]
     Nothing,
     Each(u64),
@@ -80,18 +79,18 @@ impl Volumes {
         self.volumes.iter().any(|volume| volume.name == name)
     }
 
-    /// Leaves the devices to the container: they go when it does, or now if it never came up.
+    /// Leaves the loop devices to the container. They disappear with it, or now if it never started.
     pub(super) async fn release(&self) {
         for device in &self.devices {
             if let Err(error) = tool("losetup", ["--detach", device]).await {
-                tracing::warn!(device, %error, "a loop device is left");
+                tracing::warn!(device, %error, "cannot detach a loop device");
             }
         }
     }
 }
 
 impl Inner {
-    /// Makes the volumes of a server ready to be mounted. No container of it may be there.
+    /// Prepares the volumes of a server for mounting. No container of the server may exist.
     pub(super) async fn volumes(
         &self,
         client: &Client,
@@ -129,10 +128,10 @@ impl Inner {
         let id = sandbox.id.as_str();
         let slug = slug(inside);
         let name = name(&self.options.install, id, inside);
-        if name.len() > NAME_MAX {
+        if name.len() > MAX_NAME_BYTES {
             return Err(Error::Refused {
                 field: "volumes",
-                why: format!("`{inside}` is too long for the name of a volume"),
+                why: format!("`{inside}` is too long for a volume name"),
             });
         }
         ready.volumes.push(Volume {
@@ -143,7 +142,7 @@ impl Inner {
         let has_file = fs::try_exists(&file).await.unwrap_or(false);
         let old = call(
             "inspect a volume",
-            CHANGE,
+            CHANGE_TIMEOUT,
             client.docker.inspect_volume(&name),
         )
         .await;
@@ -151,21 +150,24 @@ impl Inner {
             if old.labels.get(LABEL_INSTALL) != Some(&self.options.install) {
                 return Err(Error::Refused {
                     field: "volumes",
-                    why: format!("a volume `{name}` exists and is not ours; remove or rename it"),
+                    why: format!(
+                        "a volume `{name}` belongs to another program; remove or rename it"
+                    ),
                 });
             }
             if !has_file {
-                ready.limit = Limit::None(format!("the volume `{name}` was made without a limit"));
+                ready.limit =
+                    Limit::None(format!("the volume `{name}` was created without a limit"));
                 return Ok(());
             }
-            // It names the device of an earlier instance.
+            // It refers to the device of an earlier instance.
             remove(client, &name).await?;
         }
         let device = match self.device(&file, has_file, share).await {
             Ok((device, size)) => {
                 if size > share && !matches!(ready.limit, Limit::None(_)) {
                     ready.limit = Limit::None(format!(
-                        "the volume of `{inside}` is {size} bytes from an earlier limit: it is not made smaller"
+                        "the volume of `{inside}` has {size} bytes from an earlier limit and cannot be shrunk"
                     ));
                 }
                 ready.devices.push(device.clone());
@@ -178,16 +180,16 @@ impl Inner {
                 )));
             }
             Err(error) => {
-                // What is there of it is empty, and would be taken for data the next time.
+                // The file is empty, and would look like data at the next launch.
                 let _ = fs::remove_file(&file).await;
                 if sandbox.strict {
                     return Err(Error::NotEnforced {
                         what: "disk",
-                        why: format!("a volume with a limit cannot be made: {error}"),
+                        why: format!("cannot create a volume with a limit: {error}"),
                     });
                 }
                 ready.limit = Limit::None(format!(
-                    "volumes are without a limit, since a file cannot be made one here: {error}"
+                    "volumes have no limit, because files cannot be mounted as volumes here: {error}"
                 ));
                 None
             }
@@ -216,15 +218,14 @@ impl Inner {
             ..VolumeCreateRequest::default()
         };
         let created = client.docker.create_volume(request);
-        within("create a volume", CHANGE, created).await?;
+        within("create a volume", CHANGE_TIMEOUT, created).await?;
         Ok(())
     }
 
-    /// A loop device on the file, which has the size or is given it; and how large it is.
+    /// Sets up a loop device on the file, which is resized if needed. Returns the device and its size in bytes.
     async fn device(&self, file: &Path, exists: bool, share: u64) -> io::Result<(String, u64)> {
         if exists {
-            // What a launch that was killed left behind. A device that is still mounted goes
-            // when it is not.
+            // Detach devices that a killed launch left. A device that is still mounted disappears when it is unmounted.
             let left = tool(
                 "losetup",
                 ["--noheadings", "--output=NAME", "--associated"]
@@ -244,7 +245,7 @@ impl Inner {
             let image = fs::OpenOptions::new().write(true).open(file).await?;
             image.set_len(share).await?;
             size = share;
-            // resize2fs insists on the check. Its exit code 1 means: repaired.
+            // resize2fs requires this check. Its exit code 1 means that errors were repaired.
             let _ = tool("e2fsck", [OsStr::new("-fp"), file.as_os_str()]).await;
             tool("resize2fs", [file]).await?;
         }
@@ -257,7 +258,7 @@ impl Inner {
         if takes_direct_io(file)
             && let Err(error) = tool("losetup", ["--direct-io=on", &device]).await
         {
-            tracing::debug!(device, %error, "what is written to a volume is cached twice");
+            tracing::debug!(device, %error, "cannot enable direct I/O: data written to a volume is cached twice");
         }
         Ok((device, size))
     }
@@ -274,7 +275,7 @@ impl Inner {
             .filters(&filters)
             .build();
         let listed = client.docker.list_volumes(Some(options));
-        let listed = within("list volumes", CHANGE, listed).await?;
+        let listed = within("list volumes", CHANGE_TIMEOUT, listed).await?;
         for volume in listed.volumes.unwrap_or_default() {
             remove(&client, &volume.name).await?;
         }
@@ -289,7 +290,7 @@ impl Inner {
     }
 }
 
-/// A file with an empty file system, which is there whole or not at all.
+/// Creates a file with an empty file system atomically.
 async fn make(file: &Path, size: u64) -> io::Result<()> {
     let dir = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir).await?;
@@ -298,11 +299,11 @@ async fn make(file: &Path, size: u64) -> io::Result<()> {
         let image = fs::File::create(&new).await?;
         image.set_len(size).await?;
         drop(image);
-        // No blocks for root alone: the limit is the limit.
+        // No blocks reserved for root, so that the limit is exact.
         let args = ["-q", "-F", "-m", "0"].map(OsStr::new);
         tool("mkfs.ext4", args.into_iter().chain([new.as_os_str()])).await?;
         let script = file.with_extension("debugfs");
-        fs::write(&script, OPEN_UP).await?;
+        fs::write(&script, DEBUGFS_SCRIPT).await?;
         let args = [
             OsStr::new("-w"),
             OsStr::new("-f"),
@@ -324,33 +325,33 @@ async fn make(file: &Path, size: u64) -> io::Result<()> {
 pub(super) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
     let options = None::<RemoveVolumeOptions>;
     let removed = client.docker.remove_volume(name, options);
-    match call("remove a volume", CHANGE, removed).await {
+    match call("remove a volume", CHANGE_TIMEOUT, removed).await {
         Err(Call::Daemon(404, _)) => Ok(()),
         other => other.map_err(Error::from),
     }
 }
 
-/// Runs a tool of the system; what it printed.
+/// Runs a system tool and returns its output.
 async fn tool(
     program: &str,
     args: impl IntoIterator<Item = impl AsRef<OsStr>>,
 ) -> io::Result<String> {
-    let path = PATH
+    let path = TOOL_PATH
         .split(':')
         .map(|dir| PathBuf::from(dir).join(program))
         .find(|path| path.exists())
-        .ok_or_else(|| io::Error::other(format!("there is no `{program}`")))?;
+        .ok_or_else(|| io::Error::other(format!("`{program}` is not installed")))?;
     let output = Command::new(path)
         .args(args)
         .env_clear()
-        .env("PATH", PATH)
+        .env("PATH", TOOL_PATH)
         .stdin(std::process::Stdio::null())
         .kill_on_drop(true)
         .output();
-    let Ok(output) = timeout(TOOL, output).await else {
+    let Ok(output) = timeout(TOOL_TIMEOUT, output).await else {
         return Err(io::Error::other(format!(
-            "`{program}` does not end within {} s",
-            TOOL.as_secs()
+            "`{program}` did not finish within {} s",
+            TOOL_TIMEOUT.as_secs()
         )));
     };
     let output = output?;
@@ -366,7 +367,7 @@ pub(super) fn name(install: &str, server: &str, inside: &str) -> String {
     format!("toolwharf.{install}.{server}.{}", slug(inside))
 }
 
-/// A path as a part of a name; no two paths have the same.
+/// Encodes a path as a part of a name, uniquely.
 pub(super) fn slug(path: &str) -> String {
     use std::fmt::Write as _;
     let mut slug = String::new();
@@ -374,7 +375,7 @@ pub(super) fn slug(path: &str) -> String {
         match byte {
             b'/' => slug.push('-'),
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => slug.push(byte.into()),
-            // Infallible into a string.
+            // Writing to a string cannot fail.
             other => drop(write!(slug, "_{other:02x}")),
         }
     }

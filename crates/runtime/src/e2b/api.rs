@@ -1,7 +1,7 @@
 //! E2B's REST API: requests with deadlines, and its errors.
 //!
-//! As its OpenAPI document has it: `X-API-Key`, JSON, errors as `{"code": 404, "message": "…"}`. Redirects are not
-//! followed: the key would go along.
+//! According to its OpenAPI document: `X-API-Key`, JSON, errors as `{"code": 404, "message": "…"}`. Redirects are not
+//! followed, because the key would be sent along.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,20 +27,20 @@ pub(super) const LABEL_INSTALL: &str = "toolwharf-install";
 pub(super) const LABEL_RUN: &str = "toolwharf-run";
 pub(super) const LABEL_HOSTING: &str = "toolwharf-hosting";
 
-/// For what is answered from memory.
-const ASK: Duration = Duration::from_secs(15);
-/// To make a sandbox: E2B says a second, and may have to fetch the template.
-const MAKE: Duration = Duration::from_secs(60);
-const CONNECT: Duration = Duration::from_secs(10);
-/// An idle connection is closed after this.
-const IDLE: Duration = Duration::from_secs(60);
-/// Bytes of an answer.
-const ANSWER: usize = 4 << 20;
-/// Characters of what E2B says of an error.
-const WORDS: usize = 500;
-/// Sandboxes of one answer, which is as many as there may be, and answers.
-const PAGE: usize = 100;
-const PAGES: usize = 100;
+/// Timeout of requests that E2B answers from memory.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout for creating a sandbox. E2B promises one second, but may have to fetch the template.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Idle connections are closed after this time.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of a response in bytes.
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
+/// Error texts of E2B are cut to this length in characters.
+const MAX_ERROR_CHARS: usize = 500;
+/// Sandboxes per page (the API's maximum), and maximum number of pages.
+const PAGE_SIZE: usize = 100;
+const MAX_PAGES: usize = 100;
 
 type Http = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
@@ -48,13 +48,13 @@ pub(super) struct Api {
     http: Http,
     url: String,
     sandbox_url: Option<String>,
-    /// The domain of sandboxes, where the API does not name one.
+    /// The domain of sandboxes, if the API does not name one.
     domain: String,
     key: Hidden,
     header: HeaderValue,
 }
 
-/// A sandbox that was made.
+/// A created sandbox.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Made {
@@ -68,7 +68,7 @@ pub(super) struct Made {
     pub(super) domain: Option<String>,
 }
 
-/// A sandbox as it is.
+/// The state of a sandbox.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Detail {
@@ -77,7 +77,7 @@ pub(super) struct Detail {
     pub(super) memory_mb: u64,
     #[serde(rename = "diskSizeMB")]
     pub(super) disk_size_mb: u64,
-    /// Older ones do not say.
+    /// Missing in older versions.
     #[serde(default)]
     pub(super) allow_internet_access: Option<bool>,
 }
@@ -96,23 +96,23 @@ impl Listed {
     }
 }
 
-/// What a sandbox is to be.
+/// The request for a sandbox.
 #[derive(Serialize)]
 pub(super) struct New<'a> {
     #[serde(rename = "templateID")]
     pub(super) template: &'a str,
-    /// Seconds.
+    /// In seconds.
     pub(super) timeout: u64,
-    /// That `envd` wants a token, which is in the answer.
+    /// Makes `envd` require a token, which is in the response.
     pub(super) secure: bool,
     pub(super) allow_internet_access: bool,
     pub(super) metadata: BTreeMap<&'a str, &'a str>,
 }
 
-/// How a call failed.
+/// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Call {
-    /// E2B's answer, with its status.
+    /// E2B's response, with its HTTP status.
     Answer(u16, String),
     Other(Error),
 }
@@ -121,7 +121,7 @@ impl From<Call> for Error {
     fn from(call: Call) -> Self {
         match call {
             Call::Answer(401 | 403, why) => Self::Unavailable(format!(
-                "E2B does not take the key: {why}; see `[hosting] e2b_api_key`"
+                "E2B rejected the key: {why}; see `[hosting] e2b_api_key`"
             )),
             Call::Answer(status, why) => Self::Failed(format!("E2B says: {why} (status {status})")),
             Call::Other(error) => error,
@@ -135,14 +135,14 @@ impl Api {
         let url = base(&options.url).ok_or_else(|| {
             refused(
                 "e2b_url",
-                format!("`{}` is no address", options.url.escape_debug()),
+                format!("`{}` is not a valid URL", options.url.escape_debug()),
             )
         })?;
         let sandbox_url = match &options.sandbox_url {
             Some(text) => Some(base(text).ok_or_else(|| {
                 refused(
                     "e2b_sandbox_url",
-                    format!("`{}` is no address", text.escape_debug()),
+                    format!("`{}` is not a valid URL", text.escape_debug()),
                 )
             })?),
             None => None,
@@ -151,12 +151,12 @@ impl Api {
         let mut header = HeaderValue::from_str(key.reveal())
             .ok()
             .filter(|value| !value.is_empty())
-            .ok_or_else(|| refused("e2b_api_key", "it cannot be a key".to_owned()))?;
+            .ok_or_else(|| refused("e2b_api_key", "it is not a valid key".to_owned()))?;
         header.set_sensitive(true);
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
         http.enforce_http(false);
-        http.set_connect_timeout(Some(CONNECT));
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let https = HttpsConnectorBuilder::new()
             .with_native_roots()
             .map_err(|error| {
@@ -165,7 +165,7 @@ impl Api {
                 ))
             })?
             .https_or_http()
-            // A connection for each stream: one that nobody reads from must not hold up others.
+            // HTTP/1.1 gives each stream its own connection, so an unread one does not block others.
             .enable_http1()
             .wrap_connector(http);
         let host = url.split_once("://").map_or("", |(_, host)| host);
@@ -173,7 +173,7 @@ impl Api {
         Ok(Self {
             http: Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE)
+                .pool_idle_timeout(IDLE_TIMEOUT)
                 .build(https),
             domain: host.strip_prefix("api.").unwrap_or(host).to_owned(),
             url,
@@ -187,7 +187,7 @@ impl Api {
         &self.url
     }
 
-    /// Where `envd` of a sandbox is.
+    /// The URL of a sandbox's `envd`.
     pub(super) fn envd(&self, made: &Made, port: u16) -> String {
         match &self.sandbox_url {
             Some(url) => url.clone(),
@@ -199,9 +199,9 @@ impl Api {
         }
     }
 
-    /// What must not be repeated: the key, in whatever anybody says.
+    /// Removes the key from any text, since it must not appear in errors.
     pub(super) fn blot(&self, text: &str) -> String {
-        let text: String = self.key.blot(text).chars().take(WORDS).collect();
+        let text: String = self.key.blot(text).chars().take(MAX_ERROR_CHARS).collect();
         text.escape_debug().to_string()
     }
 
@@ -209,8 +209,8 @@ impl Api {
         let body = serde_json::to_value(new).unwrap_or_default();
         let made: Made = self
             .parsed(
-                "make a sandbox",
-                MAKE,
+                "create a sandbox",
+                CREATE_TIMEOUT,
                 Method::POST,
                 "/sandboxes",
                 Some(body),
@@ -219,38 +219,38 @@ impl Api {
         match is_id(&made.id) {
             true => Ok(made),
             false => Err(failed(format!(
-                "E2B gave a sandbox the id `{}`, which is none",
+                "E2B returned the invalid sandbox id `{}`",
                 self.blot(&made.id)
             ))),
         }
     }
 
-    /// `None`: there is no such sandbox.
+    /// `None`: the sandbox does not exist.
     pub(super) async fn get(&self, id: &str) -> Result<Option<Detail>, Call> {
         let path = format!("/sandboxes/{id}");
         found(
-            self.parsed("look at a sandbox", ASK, Method::GET, &path, None)
+            self.parsed("read a sandbox", READ_TIMEOUT, Method::GET, &path, None)
                 .await,
         )
     }
 
-    /// Kills a sandbox; whether there was one.
+    /// Kills a sandbox. Returns whether it existed.
     pub(super) async fn kill(&self, id: &str) -> Result<bool, Call> {
         let path = format!("/sandboxes/{id}");
         let killed = self
-            .call("kill a sandbox", ASK, Method::DELETE, &path, None)
+            .call("kill a sandbox", READ_TIMEOUT, Method::DELETE, &path, None)
             .await;
         Ok(found(killed)?.is_some())
     }
 
-    /// Lets a sandbox live this long from now on; whether there is one.
+    /// Renews the lease of a sandbox. Returns whether it exists.
     pub(super) async fn renew(&self, id: &str, lease: Duration) -> Result<bool, Call> {
         let path = format!("/sandboxes/{id}/timeout");
         let body = json!({ "timeout": lease.as_secs() });
         let renewed = self
             .call(
                 "renew a sandbox's lease",
-                ASK,
+                READ_TIMEOUT,
                 Method::POST,
                 &path,
                 Some(body),
@@ -259,32 +259,32 @@ impl Api {
         Ok(found(renewed)?.is_some())
     }
 
-    /// All sandboxes with these labels, paused ones too. Labels are letters, digits, `-` and `_`.
+    /// Returns all sandboxes with these labels, including paused ones. Labels consist of letters, digits, `-` and `_`.
     pub(super) async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Listed>, Call> {
         let labels: Vec<String> = labels
             .iter()
             .map(|(name, value)| format!("{name}%3D{value}"))
             .collect();
         let query = format!(
-            "/v2/sandboxes?metadata={}&state=running,paused&limit={PAGE}",
+            "/v2/sandboxes?metadata={}&state=running,paused&limit={PAGE_SIZE}",
             labels.join("%26")
         );
         let mut all = Vec::new();
         let mut next: Option<String> = None;
-        for _ in 0..PAGES {
+        for _ in 0..MAX_PAGES {
             let path = match &next {
                 Some(token) => format!("{query}&nextToken={token}"),
                 None => query.clone(),
             };
             let (headers, body) = self
-                .call("list sandboxes", ASK, Method::GET, &path, None)
+                .call("list sandboxes", READ_TIMEOUT, Method::GET, &path, None)
                 .await?;
             let page: Vec<Listed> = self.parse(&body)?;
             all.extend(page.into_iter().filter(|listed| is_id(&listed.id)));
             let token = headers
                 .get("x-next-token")
                 .and_then(|token| token.to_str().ok());
-            // It goes into an address as it is.
+            // The token is inserted into the URL without encoding.
             next = token
                 .filter(|token| !token.is_empty() && token.bytes().all(is_plain))
                 .map(str::to_owned);
@@ -309,10 +309,10 @@ impl Api {
 
     fn parse<T: for<'a> Deserialize<'a>>(&self, body: &[u8]) -> Result<T, Call> {
         serde_json::from_slice(body)
-            .map_err(|error| failed(format!("E2B's answer is not what it should be: {error}")))
+            .map_err(|error| failed(format!("cannot parse the response of E2B: {error}")))
     }
 
-    /// One request of the REST API.
+    /// Sends one request to the REST API.
     async fn call(
         &self,
         what: &'static str,
@@ -345,7 +345,7 @@ impl Api {
         }
     }
 
-    /// Sends a request, to `envd` as well; the answer's head.
+    /// Sends a request to the API or to `envd`. Returns the head of the response.
     pub(super) async fn send(
         &self,
         what: &str,
@@ -361,7 +361,7 @@ impl Api {
     }
 
     pub(super) async fn read(&self, what: &str, body: Incoming) -> Result<Bytes, Call> {
-        let read = Limited::new(body, ANSWER).collect().await;
+        let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let read = read.map_err(|error| {
             failed(format!(
                 "cannot {what}: {}",
@@ -371,7 +371,7 @@ impl Api {
         Ok(read.to_bytes())
     }
 
-    /// What an answer that is none says.
+    /// Parses the error in a response.
     pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> Call {
         #[derive(Deserialize)]
         struct Words {
@@ -389,7 +389,7 @@ impl Api {
     }
 }
 
-/// With a deadline.
+/// Adds a deadline.
 pub(super) async fn late<T>(
     what: &'static str,
     within: Duration,
@@ -405,7 +405,7 @@ fn failed(why: String) -> Call {
     Call::Other(Error::Failed(why))
 }
 
-/// What is not there is no error.
+/// Turns "not found" into `None`.
 fn found<T>(result: Result<T, Call>) -> Result<Option<T>, Call> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -414,7 +414,7 @@ fn found<T>(result: Result<T, Call>) -> Result<Option<T>, Call> {
     }
 }
 
-/// An address without what follows its path, and no slash at its end.
+/// Returns a URL without query and trailing slash, if it is valid.
 fn base(text: &str) -> Option<String> {
     let text = text.trim_end_matches('/');
     let uri: Uri = text.parse().ok()?;
@@ -429,7 +429,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_".contains(&byte)
 }
 
-/// Ids become parts of addresses.
+/// Ids become parts of URLs.
 fn is_id(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(is_plain)
 }

@@ -1,9 +1,9 @@
-//! The program inside of each sandbox that runs commands there, spoken to by the Connect protocol.
+//! `envd`, the program in each sandbox that runs commands, and its Connect protocol.
 //!
-//! A call is a `POST` of JSON to `/process.Process/METHOD`; an error has a status and `{"code": "…", "message": "…"}`.
-//! What streams comes as envelopes: a byte of flags, a length of four bytes, big end first, and that much JSON. The last
-//! one has the flag [`LAST`], and the error if there was one. Without it the stream broke off. In JSON, bytes are base64,
-//! and what is zero or false is left out.
+//! A call is a `POST` of JSON to `/process.Process/METHOD`. Errors have a status and `{"code": "…", "message": "…"}`.
+//! Streams consist of envelopes: a byte of flags, a length of four bytes (big endian), and as many bytes of JSON. The
+//! last one has the flag [`FLAG_LAST`], and the error if there was one. A stream without it broke off. In JSON, bytes are
+//! base64, and values that are zero or false are omitted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,25 +25,25 @@ use crate::handle::Exit;
 use crate::unit::Error;
 
 const PORT: u16 = 49983;
-/// The flags of an envelope: compressed, which nobody asked for; and the last one.
-const COMPRESSED: u8 = 1;
-const LAST: u8 = 2;
-const HEAD: usize = 5;
-/// `envd` sends 32 KiB of output at a time, which is 43 KiB in base64.
-const ENVELOPE: usize = 4 << 20;
-/// For a call, and for a command to start.
-const ASK: Duration = Duration::from_secs(15);
-const START: Duration = Duration::from_secs(30);
-/// A command may be busy and take none of its input, as on a pipe that is full. Its silence is noticed elsewhere.
-const INPUT: Duration = Duration::from_secs(600);
-/// How often `envd` says that it is there, in seconds; E2B closes what is silent for longer.
-const PING: u64 = 30;
-/// A stream on which nothing came for so long is broken.
-const SILENCE: Duration = Duration::from_secs(3 * PING);
-/// From this version on `envd` knows who commands run as by itself. Before it is told.
-const KNOWS_USER: [u32; 3] = [0, 4, 0];
-/// `user:`, whom every template has.
-const USER: &str = "Basic dXNlcjo=";
+/// Flags of an envelope: compressed, which is never requested, and the last one.
+const FLAG_COMPRESSED: u8 = 1;
+const FLAG_LAST: u8 = 2;
+const HEADER_BYTES: usize = 5;
+/// Maximum envelope size. `envd` sends 32 KiB of output at a time, which is 43 KiB in base64.
+const MAX_ENVELOPE_BYTES: usize = 4 << 20;
+/// Timeouts of a call, and of starting a command.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for input. A busy command may accept none, as with a full pipe. A dead connection is detected elsewhere.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Interval of `envd`'s keepalives in seconds. E2B closes streams that are silent for longer.
+const PING_INTERVAL_SECS: u64 = 30;
+/// A stream that receives nothing for this long is broken.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(3 * PING_INTERVAL_SECS);
+/// From this version on, `envd` knows the user of commands. Requests to older versions must name the user.
+const USER_KNOWN_SINCE: [u32; 3] = [0, 4, 0];
+/// `user:`, the user that exists in every template.
+const USER_AUTHORIZATION: &str = "Basic dXNlcjo=";
 
 /// The `envd` of one sandbox.
 #[derive(Clone)]
@@ -55,13 +55,13 @@ pub(super) struct Envd {
     as_user: bool,
 }
 
-/// A command that runs.
+/// A running command.
 pub(super) struct Started {
     pub(super) pid: u32,
     pub(super) events: Events,
 }
 
-/// What a command's stream says.
+/// An event in a command's stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Stdout(Vec<u8>),
@@ -76,7 +76,7 @@ pub(super) enum Signal {
 
 impl Envd {
     pub(super) fn new(inner: Arc<Inner>, made: &Made) -> Result<Self, Error> {
-        let unfit = |_| Error::Failed("E2B gave a sandbox a token that is none".to_owned());
+        let unfit = |_| Error::Failed("E2B returned an invalid token for a sandbox".to_owned());
         let token = made
             .envd_access_token
             .as_deref()
@@ -94,11 +94,11 @@ impl Envd {
             inner,
             id: HeaderValue::from_str(&made.id).map_err(unfit)?,
             token,
-            as_user: version(&made.envd_version).is_some_and(|version| version < KNOWS_USER),
+            as_user: version(&made.envd_version).is_some_and(|version| version < USER_KNOWN_SINCE),
         })
     }
 
-    /// Starts a command with an open standard input. It goes on when the stream ends.
+    /// Starts a command with an open standard input. The command keeps running when the stream ends.
     ///
     /// # Errors
     ///
@@ -112,19 +112,19 @@ impl Envd {
         const WHAT: &str = "start a command in a sandbox";
         let asked = json!({ "process": { "cmd": cmd, "args": args, "envs": envs }, "stdin": true });
         let asked = asked.to_string();
-        let mut body = BytesMut::with_capacity(HEAD + asked.len());
+        let mut body = BytesMut::with_capacity(HEADER_BYTES + asked.len());
         body.extend_from_slice(&[0]);
         let length = u32::try_from(asked.len()).map_err(|_| {
             Call::Other(Error::Refused {
                 field: "command",
-                why: "it is too long".to_owned(),
+                why: "the command and its variables are too long".to_owned(),
             })
         })?;
         body.extend_from_slice(&length.to_be_bytes());
         body.extend_from_slice(asked.as_bytes());
         let request = self
             .request("Start", "application/connect+json")
-            .header("keepalive-ping-interval", PING.to_string())
+            .header("keepalive-ping-interval", PING_INTERVAL_SECS.to_string())
             .body(Full::new(body.freeze()));
         let starting = async {
             let request = request.map_err(|error| failed(error.to_string()))?;
@@ -150,7 +150,11 @@ impl Envd {
                         });
                     }
                     Ok(Some(_)) => {}
-                    Ok(None) => return Err(failed("it ended before it began".to_owned())),
+                    Ok(None) => {
+                        return Err(failed(
+                            "the stream ended before the command started".to_owned(),
+                        ));
+                    }
                     Err(Broken::Error { code, message }) => {
                         let message = self.inner.api.blot(&message);
                         let status = if code == "invalid_argument" { 400 } else { 500 };
@@ -160,24 +164,24 @@ impl Envd {
                 }
             }
         };
-        late(WHAT, START, starting).await
+        late(WHAT, START_TIMEOUT, starting).await
     }
 
-    /// Writes to a command's standard input; whether it is there.
+    /// Writes to a command's standard input. Returns whether the command exists.
     pub(super) async fn input(&self, pid: u32, bytes: &[u8]) -> Result<bool, Call> {
         let input = json!({ "stdin": STANDARD.encode(bytes) });
         let asked = json!({ "process": { "pid": pid }, "input": input });
         let what = "write to a command in a sandbox";
-        self.call(what, INPUT, "SendInput", &asked).await
+        self.call(what, INPUT_TIMEOUT, "SendInput", &asked).await
     }
 
-    /// Ends a command's standard input, or the command where `envd` is too old for that.
+    /// Closes a command's standard input, or ends the command if `envd` is too old for that.
     pub(super) async fn close(&self, pid: u32) -> Result<bool, Call> {
         let asked = json!({ "process": { "pid": pid } });
         let closed = self
             .call(
-                "end the input of a command in a sandbox",
-                ASK,
+                "close the input of a command in a sandbox",
+                CALL_TIMEOUT,
                 "CloseStdin",
                 &asked,
             )
@@ -189,17 +193,17 @@ impl Envd {
         }
     }
 
-    /// Sends a signal to a command; whether it is there.
+    /// Sends a signal to a command. Returns whether the command exists.
     pub(super) async fn signal(&self, pid: u32, signal: Signal) -> Result<bool, Call> {
         let signal = match signal {
             Signal::Term => "SIGNAL_SIGTERM",
         };
         let asked = json!({ "process": { "pid": pid }, "signal": signal });
         let what = "signal a command in a sandbox";
-        self.call(what, ASK, "SendSignal", &asked).await
+        self.call(what, CALL_TIMEOUT, "SendSignal", &asked).await
     }
 
-    /// One call about a command; whether the command is there.
+    /// Makes a call about a command. Returns whether the command exists.
     async fn call(
         &self,
         what: &'static str,
@@ -222,7 +226,7 @@ impl Envd {
             if head.status.is_success() {
                 return Ok(true);
             }
-            // A service that does not know the method says 404 as well, and no code.
+            // A service that does not know the method also responds with 404, but without a code.
             match serde_json::from_slice(&body) {
                 Ok(Code { code }) if code == "not_found" => Ok(false),
                 _ => Err(self.refusal(head.status, &body)),
@@ -231,11 +235,11 @@ impl Envd {
         late(what, within, calling).await
     }
 
-    /// What `envd` says, or the gateway before it, which knows nothing of the key.
+    /// Parses the error of `envd`, or of the gateway in front of it, which does not know the key.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> Call {
         match self.inner.api.refusal(status, body) {
             Call::Answer(status @ (401 | 403), why) => failed(format!(
-                "E2B's sandbox does not take its own token: {why} (status {status})"
+                "E2B's sandbox rejected its token: {why} (status {status})"
             )),
             other => other,
         }
@@ -247,32 +251,32 @@ impl Envd {
             .uri(format!("{}/process.Process/{method}", self.url))
             .header(CONTENT_TYPE, content)
             .header("connect-protocol-version", "1")
-            // Where one address serves all sandboxes.
+            // Needed if one address serves all sandboxes.
             .header("e2b-sandbox-id", self.id.clone())
             .header("e2b-sandbox-port", PORT.to_string());
         if let Some(token) = &self.token {
             request = request.header("x-access-token", token.clone());
         }
         if self.as_user {
-            request = request.header(AUTHORIZATION, USER);
+            request = request.header(AUTHORIZATION, USER_AUTHORIZATION);
         }
         request
     }
 }
 
-/// The stream of a command.
+/// The event stream of a command.
 pub(super) struct Events {
     body: Incoming,
     buffer: BytesMut,
     over: bool,
 }
 
-/// Why there are no more events.
+/// Why the event stream ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// `envd` says so.
+    /// An error reported by `envd`.
     Error { code: String, message: String },
-    /// The stream.
+    /// The stream broke off.
     Off(String),
 }
 
@@ -307,11 +311,11 @@ struct End {
 }
 
 impl Events {
-    /// What the command says next; `None` when it has ended and all is said.
+    /// Returns the next event, or `None` when the command has ended and there are no more events.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// No data is lost.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Broken> {
         while let Some(message) = self.message().await? {
             let decode = |text: String| {
@@ -330,7 +334,7 @@ impl Events {
                         return Ok(Some(Event::Stderr(decode(text)?)));
                     }
                 }
-                // That it is there still.
+                // A keepalive.
                 Message { .. } => {}
             }
         }
@@ -348,49 +352,49 @@ impl Events {
                 return Ok(None);
             }
             if let Some((flags, text)) = split(&mut self.buffer)? {
-                if flags & LAST != 0 {
+                if flags & FLAG_LAST != 0 {
                     self.over = true;
                     last(&text)?;
                     return Ok(None);
                 }
                 let envelope: Envelope = serde_json::from_slice(&text)
-                    .map_err(|error| Broken::Off(format!("an event cannot be read: {error}")))?;
+                    .map_err(|error| Broken::Off(format!("cannot parse an event: {error}")))?;
                 return Ok(Some(envelope.event));
             }
             let off = |why: &str| Broken::Off(format!("the stream of its output broke off: {why}"));
-            match timeout(SILENCE, self.body.frame()).await {
+            match timeout(SILENCE_TIMEOUT, self.body.frame()).await {
                 Ok(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
                     }
                 }
                 Ok(Some(Err(error))) => return Err(off(&error.to_string())),
-                Ok(None) => return Err(off("there is no end in it")),
-                Err(_) => return Err(off("nothing came any more")),
+                Ok(None) => return Err(off("it ended without a last envelope")),
+                Err(_) => return Err(off("nothing received for too long")),
             }
         }
     }
 }
 
-/// An envelope, if all of it is there.
+/// Takes one complete envelope from the buffer.
 fn split(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, Broken> {
     let &[flags, a, b, c, d, ..] = &buffer[..] else {
         return Ok(None);
     };
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    if length > ENVELOPE || flags & COMPRESSED != 0 {
+    if length > MAX_ENVELOPE_BYTES || flags & FLAG_COMPRESSED != 0 {
         return Err(Broken::Off(format!(
-            "an event of {length} bytes, with the flags {flags}, is not taken"
+            "an event has {length} bytes and flags {flags}, which is not supported"
         )));
     }
-    if buffer.len() < HEAD + length {
+    if buffer.len() < HEADER_BYTES + length {
         return Ok(None);
     }
-    buffer.advance(HEAD);
+    buffer.advance(HEADER_BYTES);
     Ok(Some((flags, buffer.split_to(length).freeze())))
 }
 
-/// What the last envelope says.
+/// Parses the last envelope.
 fn last(text: &[u8]) -> Result<(), Broken> {
     #[derive(Deserialize)]
     struct Last {
@@ -408,13 +412,13 @@ fn last(text: &[u8]) -> Result<(), Broken> {
             error: Some(Words { code, message }),
         }) => Err(Broken::Error { code, message }),
         Err(error) => Err(Broken::Off(format!(
-            "the end of its output cannot be read: {error}"
+            "cannot parse the end of its output: {error}"
         ))),
     }
 }
 
 impl End {
-    /// `envd` is written in Go, and tells of signals as that does: `signal: killed`.
+    /// `envd` is written in Go, and reports signals in Go's format: `signal: killed`.
     fn exit(&self) -> Exit {
         let signal = self.status.strip_prefix("signal: ").map(|name| {
             let name = name.trim_end_matches(" (core dumped)");
@@ -438,7 +442,7 @@ impl End {
     }
 }
 
-/// Those that end a process, by Go's names of them on Linux.
+/// Signals that end a process, with Go's names for them on Linux.
 const SIGNALS: [(i32, &str); 16] = [
     (1, "hangup"),
     (2, "interrupt"),
@@ -478,7 +482,7 @@ mod tests {
     fn envelopes_are_taken_whole_and_no_larger_than_they_may_be() {
         let mut buffer = BytesMut::from(&b"\0\0\0\0\x02{}\x02\0\0\0\x02{}\0\0"[..]);
         assert_eq!(split(&mut buffer), Ok(Some((0, Bytes::from("{}")))));
-        assert_eq!(split(&mut buffer), Ok(Some((LAST, Bytes::from("{}")))));
+        assert_eq!(split(&mut buffer), Ok(Some((FLAG_LAST, Bytes::from("{}")))));
         assert_eq!(split(&mut buffer), Ok(None));
         assert_eq!(&buffer[..], b"\0\0");
         let mut half = BytesMut::from(&b"\0\0\0\0\x03{}"[..]);
@@ -538,7 +542,7 @@ mod tests {
     fn versions_are_compared_as_numbers() {
         assert_eq!(version("0.5.2"), Some([0, 5, 2]));
         assert_eq!(version("v0.10.0-rc1"), Some([0, 10, 0]));
-        assert!(version("0.10.0") > Some(KNOWS_USER));
+        assert!(version("0.10.0") > Some(USER_KNOWN_SINCE));
         assert_eq!(version(""), None);
         assert_eq!(version("1.2"), None);
     }

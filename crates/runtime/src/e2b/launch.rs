@@ -1,4 +1,4 @@
-//! From a unit to a command that runs in a sandbox, and the calls around it.
+//! Launches a command in a sandbox for a unit, and contains the related calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::life::{self, Life};
 use crate::handle::{Handle, ProcessState};
 use crate::unit::{Confined, Enforced, Error, Instance, Stdio, Unit};
 
-/// As much as a pipe holds.
-const BUFFER: usize = 64 << 10;
-/// To remove what was made in vain. What is left ends with its lease.
-const TIDY: Duration = Duration::from_secs(20);
+/// The capacity of a pipe, in bytes.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Timeout for removing a sandbox after a failed launch. After that, its lease ends it.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Inner {
-    /// Whether the API is there and takes the key.
+    /// Checks that the API responds and accepts the key.
     pub(super) async fn probe(&self) -> Result<String, Error> {
         self.api
             .list(&[(LABEL_INSTALL, &self.options.install)])
@@ -39,7 +39,7 @@ impl Inner {
             .list(&[(LABEL_INSTALL, &self.options.install)])
             .await?
         {
-            // The filter is E2B's; what is killed is looked at.
+            // The filter is applied by E2B, so it is checked again before killing.
             let ours = sandbox.label(LABEL_INSTALL) == Some(&self.options.install);
             if !ours || sandbox.label(LABEL_RUN) == Some(&self.options.run) {
                 continue;
@@ -73,16 +73,16 @@ impl Inner {
         let made = match self.api.make(&new).await {
             Ok(made) => made,
             Err(error) => {
-                // It may be made yet.
+                // E2B may still create it.
                 if matches!(error, Call::Other(_)) {
-                    let _ = timeout(TIDY, self.make_room(id)).await;
+                    let _ = timeout(CLEANUP_TIMEOUT, self.make_room(id)).await;
                 }
                 return Err(match error {
                     Call::Answer(status @ (400 | 403 | 404), why) if why.contains("emplate") => {
                         Error::Refused {
                             field: "image",
                             why: format!(
-                                "`{template}` is no template that E2B has for this key: {why} (status {status})"
+                                "E2B has no template `{template}` for this key: {why} (status {status})"
                             ),
                         }
                     }
@@ -92,12 +92,12 @@ impl Inner {
         };
         let started = self.start(unit, &made, command).await;
         if started.is_err() {
-            let killed = timeout(TIDY, self.api.kill(&made.id)).await;
+            let killed = timeout(CLEANUP_TIMEOUT, self.api.kill(&made.id)).await;
             if !matches!(killed, Ok(Ok(_))) {
                 tracing::warn!(
                     label = unit.label,
                     sandbox = made.id,
-                    "a sandbox is left until its lease is over"
+                    "cannot remove a sandbox; it ends with its lease"
                 );
             }
         }
@@ -111,7 +111,8 @@ impl Inner {
         (cmd, args): (&str, &[String]),
     ) -> Result<Instance, Error> {
         let detail = self.api.get(&made.id).await?;
-        let detail = detail.ok_or_else(|| Error::Failed("the sandbox ended at once".to_owned()))?;
+        let detail =
+            detail.ok_or_else(|| Error::Failed("the sandbox ended immediately".to_owned()))?;
         let enforced = rows(unit.sandbox, &detail);
         let limited = |row: &&Enforced| !matches!(row.what, "filesystem" | "privileges");
         if unit.sandbox.strict
@@ -129,7 +130,7 @@ impl Inner {
                 field: "command",
                 why,
             },
-            // Its own token is what `envd` does not take.
+            // 401 and 403 mean that `envd` rejected its token.
             Call::Answer(status, why) => {
                 Error::Failed(format!("E2B's sandbox says: {why} (status {status})"))
             }
@@ -137,8 +138,8 @@ impl Inner {
         })?;
         let (exit, ended) = watch::channel(None);
         let shared = Arc::new(ProcessState::new(None, unit.label.to_owned(), None, ended));
-        let (stdin, input) = duplex(BUFFER);
-        let (output, stdout) = duplex(BUFFER);
+        let (stdin, input) = duplex(BUFFER_BYTES);
+        let (output, stdout) = duplex(BUFFER_BYTES);
         let killed = CancellationToken::new();
         let output = life::output(started.events, output, Arc::clone(&shared), killed.clone());
         let life = Life {
@@ -167,7 +168,7 @@ impl Inner {
         })
     }
 
-    /// Kills what there is of a server: an instance of an earlier run, or one that was given up.
+    /// Kills all sandboxes of a server: an instance of an earlier run, or one that was given up.
     async fn make_room(&self, server: &str) -> Result<(), Error> {
         let labels = [
             (LABEL_INSTALL, self.options.install.as_str()),
@@ -185,7 +186,7 @@ impl Inner {
     }
 }
 
-/// The template and the command, if it can be done at all.
+/// Returns the template and the command, if E2B can run the unit.
 fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     let (launch, sandbox) = (unit.launch, unit.sandbox);
     let refused = |field, why: String| Err(Error::Refused { field, why });
@@ -195,7 +196,7 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
             return refused(
                 "command",
                 format!(
-                    "`{program}` is a program of this host: a sandbox of E2B's needs a template as its `image`; the \
+                    "`{program}` is a program of this host: a sandbox of E2B needs a template as its `image`; the \
                      provider `process` runs commands"
                 ),
             );
@@ -204,46 +205,46 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if !(1..=100).contains(&sandbox.id.len()) || !sandbox.id.bytes().all(plain) {
         let id = sandbox.id.escape_debug();
-        return refused("id", format!("`{id}` is not 1 to 100 of a-z, 0-9 and `-`"));
+        return refused("id", format!("`{id}` must be 1 to 100 of a-z, 0-9 and `-`"));
     }
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
     if !(1..=256).contains(&template.len()) || !template.bytes().all(sound) {
         let name = template.escape_debug();
         return refused(
             "image",
-            format!("`{name}` is not the name of a template of E2B's"),
+            format!("`{name}` is not a valid template name of E2B"),
         );
     }
     let Some((cmd, args)) = command.split_first() else {
         return refused(
             "command",
-            "a template of E2B's does not say what is run in it; give the command that is the server".to_owned(),
+            "a template of E2B has no default command; give the command of the server".to_owned(),
         );
     };
     if !unit.has_streams() {
         return refused(
             "ports",
-            "a server in a sandbox of E2B's is spoken to over its standard streams only".to_owned(),
+            "a server in a sandbox of E2B supports only the stdio transport".to_owned(),
         );
     }
     if !sandbox.ports.is_empty() {
         return refused(
             "ports",
-            "those of a sandbox of E2B's are not brought here".to_owned(),
+            "ports of E2B sandboxes cannot be published".to_owned(),
         );
     }
     if let Some(volume) = sandbox.volumes.first() {
         return refused(
             "volumes",
             format!(
-                "`{volume}` would not outlast the sandbox: E2B keeps nothing of one that has ended; take a provider of \
-                 this host for it"
+                "`{volume}` would not outlive the sandbox: E2B keeps nothing after a sandbox has ended; use a provider of \
+                 this host"
             ),
         );
     }
     if let Some(mount) = sandbox.mounts.first() {
         let why = format!(
-            "`{}` is a path of this host, and E2B's sandboxes are elsewhere",
+            "`{}` is a path of this host, and E2B's sandboxes are not on this host",
             mount.inside
         );
         return refused("mounts", why);
@@ -251,13 +252,13 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     if let Network::Allow(_) = sandbox.network {
         return refused(
             "network",
-            "an allow-list is not enforced in sandboxes of E2B's; `none` and `open` are".to_owned(),
+            "allow-lists are not supported in E2B sandboxes; `none` and `open` are".to_owned(),
         );
     }
     Ok((template, (cmd, args)))
 }
 
-/// What of a server's sandbox holds there, by E2B's word.
+/// Returns which promises hold in the sandbox, according to E2B.
 fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
     const MIB: u64 = 1 << 20;
     let limits = asked.limits;
@@ -265,7 +266,7 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
     let size = |has: String, limit: String, within: bool| match within {
         true => format!("the template has {has}"),
         false => {
-            format!("the template has {has} and E2B sets no less for a sandbox; asked for: {limit}")
+            format!("the template has {has}, which E2B cannot reduce; requested: {limit}")
         }
     };
     let cpu = u64::from(found.cpu_count) * 1000 <= u64::from(limits.cpu_millis);
@@ -277,11 +278,12 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
         (true, _) => (true, "open".to_owned()),
         (false, Some(allowed)) => (
             !allowed,
-            format!("E2B says: allowInternetAccess = {allowed}"),
+            format!("E2B reports allowInternetAccess = {allowed}"),
         ),
         (false, None) => (
             false,
-            "no internet was asked for, and E2B does not say whether that holds".to_owned(),
+            "requested without internet, but E2B does not report whether that is enforced"
+                .to_owned(),
         ),
     };
     vec![
@@ -312,11 +314,11 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
                 disk <= limits.disk,
             ),
         ),
-        row("pids", false, "E2B limits no processes".to_owned()),
+        row("pids", false, "E2B does not limit processes".to_owned()),
         row(
             "filesystem",
             false,
-            "it can write to all of its sandbox, which goes with it".to_owned(),
+            "it can write to its whole sandbox, which is removed with it".to_owned(),
         ),
         row("network", network, how),
         row(
@@ -327,7 +329,7 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
         row(
             "kernel",
             true,
-            "a virtual machine of E2B's with a kernel of its own, by E2B's word".to_owned(),
+            "a virtual machine with its own kernel, according to E2B".to_owned(),
         ),
     ]
 }

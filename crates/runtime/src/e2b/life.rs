@@ -1,4 +1,4 @@
-//! The tasks of one instance: its streams, its lease, and its end.
+//! The tasks of one instance: streams, lease, and exit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use super::envd::{Broken, Envd, Event, Events, Signal};
 use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 
-/// Bytes of one request.
-const CHUNK: usize = 32 << 10;
-const BUFFER: usize = 64 << 10;
-/// A lease is renewed so many times before it is over.
-const RENEWALS: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Maximum input of one request, in bytes.
+const CHUNK_BYTES: usize = 32 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
+/// Number of renewals within one lease.
+const RENEWALS_PER_LEASE: u32 = 5;
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// What the output came to.
+/// How the output ended.
 pub(super) enum Over {
     /// The command ended.
     Ended(Exit),
-    /// Nothing is known of the command.
+    /// The state of the command is unknown.
     Broken(String),
 }
 
@@ -38,33 +38,33 @@ pub(super) struct Life {
     pub(super) pid: u32,
     pub(super) envd: Envd,
     pub(super) shared: Arc<ProcessState>,
-    /// What is the matter with the input, if something is.
+    /// Ends with an error if the input failed.
     pub(super) input: JoinHandle<Result<(), String>>,
     pub(super) output: JoinHandle<Over>,
-    /// Tells the output that nobody needs the rest.
+    /// Tells the output task to discard the rest.
     pub(super) killed: CancellationToken,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
-/// Sends what is written to a command. One request at a time: that keeps them in order.
+/// Sends input to a command. One request at a time, to keep the order.
 pub(super) async fn input(envd: Envd, pid: u32, mut from: DuplexStream) -> Result<(), String> {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let count = from.read(&mut chunk).await.unwrap_or(0);
         if count == 0 {
             return match envd.close(pid).await {
-                // Its end is told on the other stream.
+                // The exit is reported on the output stream.
                 Ok(_) => Ok(()),
                 Err(error) => Err(words(error)),
             };
         }
-        // Not sent again if that fails: it may have arrived.
+        // Not repeated on failure, because it may have arrived.
         match envd.input(pid, &chunk[..count]).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            // It has closed its input, or just ended.
+            // The command has closed its input, or has just exited.
             Err(Call::Answer(500, why)) => {
-                tracing::debug!(pid, "a command in a sandbox takes no input: {why}");
+                tracing::debug!(pid, "a command in a sandbox accepts no input: {why}");
                 return Ok(());
             }
             Err(error) => return Err(words(error)),
@@ -72,15 +72,15 @@ pub(super) async fn input(envd: Envd, pid: u32, mut from: DuplexStream) -> Resul
     }
 }
 
-/// Takes what a command writes, to its end. stdout has a bounded buffer, and while that is full nothing is taken, stderr
-/// neither.
+/// Reads the output of a command until it ends. stdout has a bounded buffer; while it is full, neither stdout nor
+/// stderr is read.
 pub(super) async fn output(
     mut events: Events,
     stdout: DuplexStream,
     shared: Arc<ProcessState>,
     killed: CancellationToken,
 ) -> Over {
-    let (mut lines, log) = duplex(BUFFER);
+    let (mut lines, log) = duplex(BUFFER_BYTES);
     let moving = async move {
         let mut stdout = Some(stdout);
         let mut exit = None;
@@ -89,7 +89,7 @@ pub(super) async fn output(
                 Ok(Some(Event::Stdout(bytes))) => {
                     if let Some(pipe) = &mut stdout {
                         tokio::select! {
-                            // Its reader is gone, and may be so.
+                            // An error means that the reader is gone, which is allowed.
                             _ = pipe.write_all(&bytes) => {}
                             () = killed.cancelled() => stdout = None,
                         }
@@ -98,7 +98,7 @@ pub(super) async fn output(
                 Ok(Some(Event::Stderr(bytes))) => {
                     let _ = lines.write_all(&bytes).await;
                 }
-                // Whether the stream has an end of its own does not matter any more.
+                // After the exit event, the end of the stream is irrelevant.
                 Ok(Some(Event::End(found))) => {
                     exit = Some(found);
                     break;
@@ -112,7 +112,7 @@ pub(super) async fn output(
         }
         match exit {
             Some(exit) => Over::Ended(exit),
-            None => Over::Broken("its output ended before it did".to_owned()),
+            None => Over::Broken("its output ended before the exit was reported".to_owned()),
         }
     };
     let (over, ()) = tokio::join!(moving, shared.log.fill(log));
@@ -126,8 +126,9 @@ impl Life {
         let mut killing: BoxFuture<'static, bool> = pending().boxed();
         let mut renewal: BoxFuture<'static, Result<bool, Call>> = pending().boxed();
         let lease = self.inner.options.lease;
-        let mut due = Instant::now() + lease / RENEWALS;
-        // As late as it can be: E2B counts from when it was told.
+        let mut due = Instant::now() + lease / RENEWALS_PER_LEASE;
+        // Counted from before the request, although E2B counts from its arrival, plus the lease: the latest possible
+        // end.
         let mut over = Instant::now() + lease;
         let mut given_up = false;
         let (mut writing, mut reading, mut kill, mut removed) = (true, true, false, false);
@@ -140,7 +141,7 @@ impl Life {
                         Ok(Over::Ended(exit)) => break exit,
                         Ok(Over::Broken(_)) if kill => {}
                         Ok(Over::Broken(why)) => broken = Some(why),
-                        Err(_) => broken = Some("its output is not taken any more".to_owned()),
+                        Err(_) => broken = Some("the task that reads its output failed".to_owned()),
                     }
                 }
                 over = &mut self.input, if writing => {
@@ -153,14 +154,14 @@ impl Life {
                     removed = true;
                     break self.gone(was_there);
                 }
-                // Nobody has renewed its lease: it is gone, whether E2B says so or not.
+                // The lease was not renewed, so the sandbox is gone, whether E2B says so or not.
                 () = sleep_until(over), if given_up => {
                     removed = true;
                     break self.gone(false);
                 }
                 () = &mut signal => signal = pending().boxed(),
                 () = sleep_until(due), if !kill => {
-                    due = Instant::now() + lease / RENEWALS;
+                    due = Instant::now() + lease / RENEWALS_PER_LEASE;
                     let (inner, sandbox) = (Arc::clone(&self.inner), self.sandbox.clone());
                     renewal = async move { inner.api.renew(&sandbox, lease).await }.boxed();
                 }
@@ -169,10 +170,10 @@ impl Life {
                     match renewed {
                         Ok(true) => over = Instant::now() + lease,
                         Ok(false) => broken = Some("its sandbox is gone".to_owned()),
-                        // There are more before the lease is over.
+                        // There are more attempts before the lease is over.
                         Err(error) => {
                             let error = words(error);
-                            tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "its lease is not renewed: {error}");
+                            tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "cannot renew its lease: {error}");
                         }
                     }
                 }
@@ -190,7 +191,7 @@ impl Life {
                         }
                     }
                     Step::GiveUp => {
-                        tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "killed, and its end is not known");
+                        tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "killed, but its exit could not be confirmed");
                         given_up = true;
                     }
                 },
@@ -201,7 +202,7 @@ impl Life {
                 tracing::warn!(
                     label = self.shared.label,
                     sandbox = self.sandbox,
-                    "{why}: it is killed"
+                    "{why}: killing it"
                 );
                 kill = true;
                 killing = self.kill();
@@ -213,7 +214,7 @@ impl Life {
             self.output.abort();
             let _ = (&mut self.output).await;
         }
-        // As soon as it can be; the lease does the rest.
+        // Removes it immediately if possible; otherwise its lease ends it.
         if !removed {
             removed = self.remove_once().await;
         }
@@ -224,7 +225,7 @@ impl Life {
         }
     }
 
-    /// Whether it is gone after one attempt.
+    /// Returns whether it is gone after one attempt.
     async fn remove_once(&self) -> bool {
         match self.inner.api.kill(&self.sandbox).await {
             Ok(_) => true,
@@ -233,34 +234,34 @@ impl Life {
                 tracing::warn!(
                     label = self.shared.label,
                     sandbox = self.sandbox,
-                    "a sandbox is not removed yet: {error}"
+                    "cannot remove a sandbox, retrying: {error}"
                 );
                 false
             }
         }
     }
 
-    /// Kills the sandbox, again and again until E2B has said that it is gone; whether it was there till then.
+    /// Kills the sandbox, again until E2B confirms that it is gone. Returns whether it existed until then.
     fn kill(&self) -> BoxFuture<'static, bool> {
         let (inner, sandbox) = (Arc::clone(&self.inner), self.sandbox.clone());
         async move {
-            let mut pause = PAUSE;
+            let mut pause = RETRY_DELAY;
             loop {
                 match inner.api.kill(&sandbox).await {
                     Ok(was_there) => return was_there,
                     Err(error) => {
                         let error = words(error);
-                        tracing::debug!(sandbox, "a sandbox is not killed yet: {error}");
+                        tracing::debug!(sandbox, "cannot kill a sandbox, retrying: {error}");
                     }
                 }
                 sleep(pause).await;
-                pause = (2 * pause).min(PAUSE_MAX);
+                pause = (2 * pause).min(MAX_RETRY_DELAY);
             }
         }
         .boxed()
     }
 
-    /// How an instance ended whose sandbox is no more.
+    /// The exit of an instance whose sandbox no longer exists.
     fn gone(&self, was_there: bool) -> Exit {
         if was_there {
             return Exit {
@@ -268,21 +269,21 @@ impl Life {
                 ..Exit::default()
             };
         }
-        // The one place where who asks for the reason will look.
+        // In the log of the server, because users look there for the reason.
         self.shared.log.push(
-            "toolwharf: the sandbox ended, by somebody else or at the end of its time".into(),
+            "toolwharf: the sandbox ended: another program removed it, or its lease expired".into(),
         );
         Exit::default()
     }
 }
 
-/// Asked once more if that fails; the kill comes in any case.
+/// Repeated once on failure. The kill follows in any case.
 async fn terminate(envd: Envd, pid: u32) {
     for _ in 0..2 {
         if envd.signal(pid, Signal::Term).await.is_ok() {
             return;
         }
-        sleep(PAUSE).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 

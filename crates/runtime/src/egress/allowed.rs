@@ -1,4 +1,4 @@
-//! The list of what may be reached.
+//! The allow-list.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,20 +6,20 @@ use parking_lot::Mutex;
 
 use super::parent::{Parent, Parents};
 
-/// Refused destinations that are remembered for an error message.
+/// Limit for the refused destinations that are kept for an error message.
 const MAX_REFUSED: usize = 8;
 
 /// Hosts that may be reached.
 #[derive(Debug)]
 pub(crate) struct Allowed {
     entries: Vec<Entry>,
-    /// Whether names may also lead to private and loopback addresses.
+    /// True if names may also resolve to private and loopback addresses.
     private: bool,
-    /// The list, as refusals name it: "the server's `network.allow`".
+    /// The list's name in refusals, such as "the server's `network.allow`".
     list: &'static str,
     /// Proxies that connections go through.
     parents: Parents,
-    /// The first [`MAX_REFUSED`] destinations that were asked for and are not on the list.
+    /// The first [`MAX_REFUSED`] requested destinations that are not on the list.
     refused: Mutex<Vec<String>>,
     /// The last failure to reach a host that is on the list.
     failure: Mutex<Option<String>>,
@@ -36,14 +36,14 @@ struct Entry {
 enum Host {
     Address(IpAddr),
     Name(String),
-    /// With the dot that it begins with.
+    /// With its leading dot.
     Below(String),
 }
 
 impl Allowed {
     /// # Errors
     ///
-    /// What is wrong with which entry.
+    /// Says which entry is invalid, and why.
     pub(crate) fn parse(entries: &[String]) -> Result<Self, String> {
         entries
             .iter()
@@ -59,8 +59,8 @@ impl Allowed {
             })
     }
 
-    /// Exactly these hosts and ports, reached through `parents`. The person who runs Toolwharf configured them, so a name
-    /// may lead to a private or loopback address.
+    /// Exactly these hosts and ports, reached through `parents`. They were configured by the person who runs Toolwharf,
+    /// so a name may resolve to a private or loopback address.
     pub(crate) fn configured(
         places: impl IntoIterator<Item = (String, u16)>,
         list: &'static str,
@@ -83,7 +83,7 @@ impl Allowed {
         }
     }
 
-    /// Why a host on the list could not be reached, if one could not.
+    /// Why a host on the list could not be reached, if that happened.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().clone()
     }
@@ -97,7 +97,7 @@ impl Allowed {
         self.refused.lock().clone()
     }
 
-    /// Remembers a refused destination; why it was refused.
+    /// Records a refused destination. Returns the reason.
     pub(super) fn refuse(&self, place: &str) -> String {
         let mut refused = self.refused.lock();
         if refused.len() < MAX_REFUSED && !refused.iter().any(|known| known == place) {
@@ -114,11 +114,11 @@ impl Allowed {
         self.parents.find(host, port, tunnel)
     }
 
-    /// The addresses, and the ports of them: `None` is every port.
+    /// Returns the addresses with their ports. `None` means every port.
     ///
     /// # Errors
     ///
-    /// An entry that is a name.
+    /// The first entry that is a name.
     #[cfg(feature = "kubernetes")]
     pub(crate) fn addresses(&self) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
         let address = |entry: &Entry| match &entry.host {

@@ -1,8 +1,8 @@
-//! HTTP proxies between the egress proxy and the hosts that it reaches, as a company's network may require.
+//! HTTP proxies between the egress proxy and its destinations, as some company networks require.
 //!
 //! # Deliberately absent
 //!
-//! Proxies that are spoken to over TLS or SOCKS.
+//! Proxies over TLS or SOCKS.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{ANSWER_TIME, Asked, BAD_GATEWAY, CONNECT_TIME, Refusal, read_head};
+use super::{Asked, BAD_GATEWAY, CONNECT_TIMEOUT, RESPONSE_TIMEOUT, Refusal, read_head};
 
 /// An HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub(crate) struct Parent {
     authorization: Option<String>,
 }
 
-/// Which proxy leads to which host.
+/// Selects the proxy for a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parents {
     /// For plain HTTP.
     pub(crate) http: Option<Parent>,
-    /// For tunnels, which TLS goes through.
+    /// For tunnels, which carry TLS.
     pub(crate) https: Option<Parent>,
-    /// Hosts that are reached directly, as `NO_PROXY` lists them.
+    /// Hosts that are reached directly, in the format of `NO_PROXY`.
     pub(crate) except: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Parent {
 impl Parent {
     /// # Errors
     ///
-    /// Why this URL cannot be used. The text contains no credentials.
+    /// Says why this URL cannot be used. The text contains no credentials.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let whole = match url.contains("://") {
             true => url.to_owned(),
@@ -52,7 +52,7 @@ impl Parent {
         };
         let wrong = || {
             format!(
-                "the proxy `{}` is not of the form http://host:port, the only kind that installations can go through",
+                "the proxy `{}` is not of the form http://host:port, the only kind that installations support",
                 model::url_for_display(&whole)
             )
         };
@@ -73,15 +73,15 @@ impl Parent {
         })
     }
 
-    /// A connection on which `asked.head`, or the client's own bytes if there is none, can be sent; and what the other side
-    /// already sent.
+    /// Opens a connection on which `asked.head`, or the client's bytes in case of a tunnel, can be sent. Also returns
+    /// data that the destination has already sent.
     pub(super) async fn open(&self, asked: &mut Asked) -> Result<(TcpStream, Vec<u8>), Refusal> {
         let failed = |why: String| Refusal {
             status: BAD_GATEWAY,
             text: format!("the proxy `{}:{}`: {why}", self.host, self.port),
         };
         let connecting = TcpStream::connect((self.host.as_str(), self.port));
-        let mut server = match timeout(CONNECT_TIME, connecting).await {
+        let mut server = match timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(server)) => server,
             Ok(Err(error)) => return Err(failed(error.to_string())),
             Err(_) => return Err(failed("no answer".to_owned())),
@@ -104,9 +104,9 @@ impl Parent {
         let tunnel = async {
             server.write_all(request.as_bytes()).await?;
             let end = read_head(&mut server, &mut answer).await?;
-            end.ok_or_else(|| io::Error::other("its answer is too long"))
+            end.ok_or_else(|| io::Error::other("its response is too long"))
         };
-        let end = match timeout(ANSWER_TIME, tunnel).await {
+        let end = match timeout(RESPONSE_TIMEOUT, tunnel).await {
             Ok(Ok(end)) => end,
             Ok(Err(error)) => return Err(failed(error.to_string())),
             Err(_) => return Err(failed("no answer".to_owned())),
@@ -121,7 +121,10 @@ impl Parent {
         {
             Ok((server, early))
         } else {
-            Err(failed(format!("it answers `{}`", line.escape_debug())))
+            Err(failed(format!(
+                "it responded with `{}`",
+                line.escape_debug()
+            )))
         }
     }
 }
@@ -143,7 +146,7 @@ impl Parents {
     }
 }
 
-/// A request's head with its target in absolute form, as proxies take it (RFC 9112, 3.2.2).
+/// Turns the target of a request head into absolute form, as required by proxies (RFC 9112, 3.2.2).
 fn absolute(head: &[u8], place: &str, authorization: &str) -> Option<Vec<u8>> {
     let head = std::str::from_utf8(head).ok()?;
     let (method, rest) = head.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! The API server: a client of it, and a deadline for every request.
+//! A client for the API server, with a deadline for every request.
 
 use std::env;
 use std::fmt::Debug;
@@ -17,18 +17,19 @@ use tokio::time::timeout;
 use super::Options;
 use crate::unit::Error;
 
-/// For one request.
-pub(super) const ASK: Duration = Duration::from_secs(15);
+/// Timeout of one request.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A cluster, and the kinds of things in the namespace that servers are in.
+/// A cluster, and the APIs of the objects in the servers' namespace.
 #[derive(Clone)]
 pub(super) struct Cluster {
     pub(super) client: Client,
     config: Arc<Config>,
     pub(super) namespace: String,
-    /// The namespace of this process's own pod, if it runs in one of this cluster.
+    /// The namespace of this process's own pod, if it runs in this cluster.
     pub(super) home: Option<String>,
-    /// A reference to that pod, if servers are in its namespace. `None` if no pod there has this process's host name.
+    /// A reference to that pod, if servers are in its namespace. `None` if no pod there has the host name of this
+    /// process.
     pub(super) gateway: Option<OwnerReference>,
     pub(super) pods: Api<Pod>,
     pub(super) secrets: Api<Secret>,
@@ -67,7 +68,7 @@ impl Cluster {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let gateway = match env::var("HOSTNAME") {
             Ok(name) if home.as_ref() == Some(&namespace) => {
-                let found = call("look at the gateway's own pod", pods.get_opt(&name)).await;
+                let found = call("read the gateway's own pod", pods.get_opt(&name)).await;
                 found.map_err(Error::from)?.map(|pod| own(pod.metadata))
             }
             _ => None,
@@ -86,14 +87,14 @@ impl Cluster {
         })
     }
 
-    /// A client with no connections yet. Those that `client` keeps may be dead without our knowing it.
+    /// Returns a client without connections. The connections kept by `client` may be dead without notice.
     pub(super) fn anew(&self) -> Result<Client, Error> {
         let client = Client::try_from(Config::clone(&self.config));
         client.map_err(|why| missing(&model::with_causes(&why)))
     }
 }
 
-/// An owner reference to a pod: Kubernetes removes what has it together with the pod.
+/// An owner reference to a pod. Kubernetes deletes an object together with its owner.
 fn own(pod: ObjectMeta) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
@@ -111,9 +112,9 @@ fn missing(why: &str) -> Error {
     ))
 }
 
-/// How a request failed.
+/// Why a request failed.
 pub(super) enum Call {
-    /// The API server's answer, with its status.
+    /// The API server's response, with its status.
     Api(u16, String),
     Other(Error),
 }
@@ -122,7 +123,7 @@ impl From<Call> for Error {
     fn from(call: Call) -> Self {
         match call {
             Call::Api(403, why) if !why.contains("exceeded quota") => {
-                Self::Unavailable(format!("the Kubernetes API server refuses: {why}"))
+                Self::Unavailable(format!("the Kubernetes API server denied a request: {why}"))
             }
             Call::Api(status, why) => {
                 Self::Failed(format!("the Kubernetes API server says: {why} ({status})"))
@@ -132,12 +133,12 @@ impl From<Call> for Error {
     }
 }
 
-/// One request.
+/// Runs one request with a deadline.
 pub(super) async fn call<T>(
     what: &'static str,
     request: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Call> {
-    match timeout(ASK, request).await {
+    match timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(kube::Error::Api(status))) => {
             Err(Call::Api(status.code, status.message.trim().to_owned()))
@@ -146,11 +147,14 @@ pub(super) async fn call<T>(
             "cannot {what}: {}",
             model::with_causes(&error)
         )))),
-        Err(_) => Err(Call::Other(Error::Timeout { what, within: ASK })),
+        Err(_) => Err(Call::Other(Error::Timeout {
+            what,
+            within: REQUEST_TIMEOUT,
+        })),
     }
 }
 
-/// Makes an object; one that is there already is kept.
+/// Creates an object, or keeps the existing one.
 pub(super) async fn ensure<K>(what: &'static str, api: &Api<K>, object: &K) -> Result<(), Call>
 where
     K: Clone + Debug + DeserializeOwned + serde::Serialize,
@@ -161,7 +165,7 @@ where
     }
 }
 
-/// Removes an object; with a `uid` that one only. `grace`: seconds that a pod has.
+/// Deletes an object, if given only the one with this `uid`. `grace`: grace period of a pod in seconds.
 pub(super) async fn delete<K>(
     what: &'static str,
     api: &Api<K>,
@@ -181,13 +185,13 @@ where
         ..DeleteParams::background()
     };
     match call(what, api.delete(name, &params)).await {
-        // One of another uid is another one.
+        // An object with another uid is a different one.
         Ok(_) | Err(Call::Api(404 | 409, _)) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// What there is of a kind with this label.
+/// Returns all objects of a kind with this label.
 pub(super) async fn list<K>(
     what: &'static str,
     api: &Api<K>,

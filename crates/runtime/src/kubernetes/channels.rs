@@ -1,7 +1,8 @@
-//! The streams of a container over one WebSocket, as Kubernetes frames them: the first byte of a message says which stream
-//! the rest belongs to.
+//! The streams of a container over one WebSocket. In Kubernetes's framing, the first byte of a message says which
+//! stream the rest belongs to.
 //!
-//! kube has the same with pipes and a task between; with a hundred servers their buffers are most of what there is.
+//! kube's own implementation uses pipes and an extra task. With a hundred servers, its buffers would dominate memory
+//! usage.
 
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -21,16 +22,16 @@ use crate::unit::Error;
 pub(super) const STDIN: u8 = 0;
 pub(super) const STDOUT: u8 = 1;
 pub(super) const STDERR: u8 = 2;
-/// How it ended, once it has.
+/// The container's exit status, sent at the end.
 pub(super) const STATUS: u8 = 3;
-/// What is read at a time; a larger message gets the room that it needs.
-const READ: usize = 4 << 10;
+/// Read buffer in bytes. A larger message gets as much memory as it needs.
+const READ_BUFFER_BYTES: usize = 4 << 10;
 
 pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
 pub(super) type Sink = SplitSink<Socket, Message>;
 pub(super) type Stream = SplitStream<Socket>;
 
-/// Connects to the streams of a container that runs.
+/// Connects to the streams of a running container.
 pub(super) async fn attach(
     cluster: &Cluster,
     client: &Client,
@@ -64,13 +65,13 @@ async fn connect<E: std::error::Error>(
     let request =
         request.map_err(|error| Call::Other(Error::Failed(format!("cannot {what}: {error}"))))?;
     let connected = call(what, client.connect(request)).await?;
-    let config = WebSocketConfig::default().read_buffer_size(READ);
+    let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
     // Nothing was read from it yet.
     let raw = connected.into_stream().into_inner();
     Ok(WebSocketStream::from_raw_socket(raw, Role::Client, Some(config)).await)
 }
 
-/// What came, and on which stream; `None` if it is nothing of a stream's.
+/// Returns the stream of a message and its data. `None` for messages that belong to no stream.
 pub(super) fn piece(message: Message) -> Option<(u8, Bytes)> {
     match message {
         Message::Binary(bytes) if bytes.len() > 1 => Some((bytes[0], bytes.slice(1..))),
@@ -78,7 +79,7 @@ pub(super) fn piece(message: Message) -> Option<(u8, Bytes)> {
     }
 }
 
-/// What is sent to a stream.
+/// Encodes data for a stream.
 pub(super) fn message(stream: u8, bytes: &[u8]) -> Message {
     let mut all = Vec::with_capacity(bytes.len() + 1);
     all.push(stream);

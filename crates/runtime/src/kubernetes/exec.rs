@@ -1,8 +1,9 @@
-//! Scripts that are run in a pod, and what they tell: of its kernel, and of what its processes use.
+//! Runs scripts in a pod that report its kernel and its resource usage.
 //!
-//! A pod that is looked at has a second container, [`VERIFY`], which does nothing but wait to be asked. It shares the
-//! space of processes with the server, so that it sees them whatever the server's image has in it. Where the runtime gives
-//! each container its own, and where there is no such container, the server's is asked: its image may have a shell.
+//! A pod that is checked has a second container, [`VERIFY_CONTAINER`], which sleeps until a script is run in it. It
+//! shares the process namespace with the server, so it sees the server's processes whatever the image contains. If the
+//! runtime gives each container its own process namespace, or if the container is missing, the script runs in the
+//! server's container, whose image may have a shell.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,20 +14,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::AttachParams;
 use tokio::time::timeout;
 
-use super::api::{ASK, Call, Cluster};
+use super::api::{Call, Cluster, REQUEST_TIMEOUT};
 use super::channels::{self, STATUS, STDOUT, piece};
-use super::spec::{SERVER, VERIFY};
+use super::spec::{SERVER_CONTAINER, VERIFY_CONTAINER};
 use crate::unit::{self, Error, Usage};
 
-/// What the kernel says of itself.
-pub(super) const KERNEL: &str = "cat /proc/version; dmesg | head -n 20";
-/// What processes say of themselves. Those that end meanwhile are left out.
-const PROCESSES: &str = "cat /proc/[0-9]*/stat /proc/[0-9]*/status 2>/dev/null";
-const MAX_SAID: usize = 1 << 20;
-/// Ticks of the clock that processes are measured by: the same on every Linux.
-const TICKS: u64 = 100;
+/// Prints the kernel's version and the start of its log.
+pub(super) const KERNEL_SCRIPT: &str = "cat /proc/version; dmesg | head -n 20";
+/// Prints the state of all processes. Processes that exit while it runs are left out.
+const PROCESSES_SCRIPT: &str = "cat /proc/[0-9]*/stat /proc/[0-9]*/status 2>/dev/null";
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// Clock ticks per second in process statistics, the same on every Linux.
+const TICKS_PER_SECOND: u64 = 100;
 
-/// Runs a script in a container; what it wrote to stdout, whatever its exit code.
+/// Runs a script in a container. Returns its stdout, whatever its exit code.
 pub(super) async fn run(
     cluster: &Cluster,
     pod: &str,
@@ -44,7 +45,9 @@ pub(super) async fn run(
     let reading = async {
         while let Some(Ok(message)) = socket.next().await {
             match piece(message) {
-                Some((STDOUT, bytes)) if said.len() < MAX_SAID => said.extend_from_slice(&bytes),
+                Some((STDOUT, bytes)) if said.len() < MAX_OUTPUT_BYTES => {
+                    said.extend_from_slice(&bytes)
+                }
                 Some((STATUS, bytes)) => {
                     let status: Option<Status> = serde_json::from_slice(&bytes).ok();
                     why = status.and_then(|status| status.message);
@@ -55,24 +58,24 @@ pub(super) async fn run(
         }
         false
     };
-    let is_whole = timeout(ASK, reading).await.unwrap_or(false);
+    let is_whole = timeout(REQUEST_TIMEOUT, reading).await.unwrap_or(false);
     match is_whole && !said.is_empty() {
         true => Ok(String::from_utf8_lossy(&said).into_owned()),
         false => Err(Call::Other(Error::Failed(format!(
             "cannot run a program in a pod: {}",
-            why.as_deref().unwrap_or("it says nothing")
+            why.as_deref().unwrap_or("no reason given")
         )))),
     }
 }
 
-/// Tells what the processes of a pod use.
+/// Measures the resource usage of a pod's processes.
 pub(super) struct Meter {
     cluster: Cluster,
     pod: String,
     label: String,
-    /// Whether there is a container to ask besides the server's.
+    /// True if there is a second container to run the script in.
     looks: bool,
-    /// Milliseconds: those of processes that have ended are not told again.
+    /// In milliseconds. Kept because later measurements do not include exited processes.
     cpu: AtomicU64,
     memory_peak: AtomicU64,
     is_unknown: AtomicBool,
@@ -92,12 +95,15 @@ impl Meter {
     }
 
     async fn ask(&self) -> Result<Usage, Error> {
-        let mut why = Error::Failed("its processes cannot be seen from there".to_owned());
-        for container in [self.looks.then_some(VERIFY), Some(SERVER)]
-            .into_iter()
-            .flatten()
+        let mut why = Error::Failed("its processes are not visible".to_owned());
+        for container in [
+            self.looks.then_some(VERIFY_CONTAINER),
+            Some(SERVER_CONTAINER),
+        ]
+        .into_iter()
+        .flatten()
         {
-            match run(&self.cluster, &self.pod, container, PROCESSES).await {
+            match run(&self.cluster, &self.pod, container, PROCESSES_SCRIPT).await {
                 Ok(said) => match usage(&said) {
                     Some(usage) => return Ok(usage),
                     None => continue,
@@ -116,7 +122,10 @@ impl unit::Meter for Meter {
                 Ok(usage) => usage,
                 Err(error) => {
                     if !self.is_unknown.swap(true, Ordering::Relaxed) {
-                        tracing::info!(server = self.label, "what it uses is not known: {error}");
+                        tracing::info!(
+                            server = self.label,
+                            "its resource usage is unknown: {error}"
+                        );
                     }
                     return None;
                 }
@@ -132,7 +141,7 @@ impl unit::Meter for Meter {
     }
 }
 
-/// Adds up what `/proc/PID/stat` and `/proc/PID/status` say; `None` if these are not the server's processes.
+/// Adds up `/proc/PID/stat` and `/proc/PID/status` texts. `None` if these are not the server's processes.
 fn usage(said: &str) -> Option<Usage> {
     let mut usage = Usage::default();
     let mut ticks = 0;
@@ -150,14 +159,14 @@ fn usage(said: &str) -> Option<Usage> {
         if pid == "1" && name == "sleep" {
             return None;
         }
-        // Counted from the third of `man 5 proc_pid_stat`: its own time and that of its children, in user and in kernel mode.
+        // Fields 14 to 17 of `man 5 proc_pid_stat`: user and kernel time of the process and of its children.
         let fields = rest.split_ascii_whitespace().skip(11).take(4);
         ticks += fields
             .filter_map(|field| field.parse::<u64>().ok())
             .sum::<u64>();
         usage.pids += 1;
     }
-    usage.cpu = Duration::from_millis(ticks * 1000 / TICKS);
+    usage.cpu = Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND);
     (usage.pids > 0).then_some(usage)
 }
 
@@ -175,7 +184,7 @@ mod tests {
             (told.cpu, told.memory, told.pids),
             (Duration::from_millis(1300), 1004 << 10, 2)
         );
-        // Nothing is seen of the server from a container that has processes of its own.
+        // A container with its own process namespace sees nothing of the server.
         let own = said.replace("(pause)", "(sleep)");
         assert_eq!(usage(&own), None);
         assert_eq!(usage(""), None);

@@ -1,4 +1,4 @@
-//! From a unit to a pod that runs, and the requests around it.
+//! Launches a pod for a unit, and contains the related requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use super::life::{Life, Made};
 use super::ports::{Destination, Forward};
 use super::readback::{self, state};
 use super::rights;
-use super::spec::{self, SERVER, VERIFY};
-use super::stdio::{BUFFER, Pump};
+use super::spec::{self, SERVER_CONTAINER, VERIFY_CONTAINER};
+use super::stdio::{BUFFER_BYTES, Pump};
 use crate::handle::{Handle, ProcessState};
 use crate::unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit, remove_each};
 
-/// From the request for a pod until it runs, its image pulled.
-const START: Duration = Duration::from_secs(120);
-/// Until an earlier pod of the same server is gone.
-const ROOM: Duration = Duration::from_secs(45);
-const POLL: Duration = Duration::from_millis(100);
-/// Seconds that an earlier pod has to end.
-const MOMENT: u32 = 2;
-/// When it should have ended.
-const LATE: Duration = Duration::from_secs(4);
-/// What keeps a container from starting and does not go away by itself.
-const STUCK: [&str; 8] = [
+/// Timeout from the request for a pod until it runs, including the image pull.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout for the removal of an earlier pod of the same server.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(45);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Grace period of an earlier pod in seconds.
+const GRACE_SECS: u32 = 2;
+/// After this time, an earlier pod should have ended.
+const LATE_AFTER: Duration = Duration::from_secs(4);
+/// Reasons why a container waits that do not resolve by themselves.
+const STUCK_REASONS: [&str; 8] = [
     "ErrImagePull",
     "ImagePullBackOff",
     "ErrImageNeverPull",
@@ -52,10 +52,14 @@ impl Inner {
         cluster.await.cloned()
     }
 
-    /// Whether the API server is there and lets us work.
+    /// Checks that the API server responds and grants all permissions.
     pub(super) async fn probe(&self) -> Result<String, Error> {
         let cluster = self.cluster().await?;
-        let version = call("ask for the version", cluster.client.apiserver_version()).await?;
+        let version = call(
+            "read the version of Kubernetes",
+            cluster.client.apiserver_version(),
+        )
+        .await?;
         rights::check(&cluster).await?;
         let what = match &self.options.runtime_class {
             Some(class) => format!("RuntimeClass `{class}`"),
@@ -80,9 +84,9 @@ impl Inner {
         self.make_room(&cluster, &name, unit.fence).await?;
         let launched = tokio::select! {
             launched = self.create(&cluster, &name, unit, program) => launched,
-            () = unwanted => Err(Error::Failed("nobody waits for it".to_owned())),
+            () = unwanted => Err(Error::Failed("the launch was cancelled".to_owned())),
         };
-        // What somebody else may have made meanwhile under that name stays.
+        // Keeps objects that another gateway may have created under this name in the meantime.
         if launched.is_err()
             && let Err(error) = remove(&cluster, &name, false, |meta| {
                 self.is_of_this_run(meta)
@@ -92,7 +96,7 @@ impl Inner {
             })
             .await
         {
-            tracing::warn!(label = unit.label, pod = name, %error, "a pod is left until the next sweep");
+            tracing::warn!(label = unit.label, pod = name, %error, "cannot remove a pod; the next sweep retries");
         }
         launched
     }
@@ -112,21 +116,21 @@ impl Inner {
             .map_err(|why| Error::Failed(format!("cannot listen for its ports: {why}")))?;
         for path in &unit.sandbox.volumes {
             let claim = spec::claim(options, unit, path);
-            ensure("make a volume claim", &cluster.claims, &claim)
+            ensure("create a volume claim", &cluster.claims, &claim)
                 .await
                 .map_err(|error| refusal(error, "volumes"))?;
         }
         let create = PostParams::default();
         let secret = spec::secret(options, unit, cluster.gateway.as_ref());
-        let secret = call("make a secret", cluster.secrets.create(&create, &secret))
+        let secret = call("create a secret", cluster.secrets.create(&create, &secret))
             .await
             .map_err(|error| refusal(error, "environment"))?;
         let policy = spec::policy(options, unit, &secret, cluster.home.as_deref());
-        ensure("make a network policy", &cluster.policies, &policy)
+        ensure("create a network policy", &cluster.policies, &policy)
             .await
             .map_err(|error| refusal(error, "network"))?;
         let pod = spec::pod(options, unit, program, &secret);
-        let pod = call("make a pod", cluster.pods.create(&create, &pod))
+        let pod = call("create a pod", cluster.pods.create(&create, &pod))
             .await
             .map_err(|error| refusal(error, "image"))?;
         let made = Made {
@@ -139,7 +143,7 @@ impl Inner {
         let (mut seen, following) = followed.await;
         let looks = options.probe_image.is_some();
         let is_late = timeout(
-            START,
+            START_TIMEOUT,
             seen.wait_for(|seen| {
                 seen.end().is_some() || stuck(seen.pod()).is_some() || is_up(seen.pod(), looks)
             }),
@@ -157,8 +161,8 @@ impl Inner {
             };
             return Err(Error::Failed(format!(
                 "its pod does not start within {} s: {}",
-                START.as_secs(),
-                why.as_deref().unwrap_or("nothing is said of why")
+                START_TIMEOUT.as_secs(),
+                why.as_deref().unwrap_or("no reason given")
             )));
         }
         let (exit, exited) = watch::channel(None);
@@ -174,8 +178,8 @@ impl Inner {
             Some(Box::new(meter)),
             exited,
         ));
-        let (stdin, input) = duplex(BUFFER);
-        let (output, stdout) = duplex(BUFFER);
+        let (stdin, input) = duplex(BUFFER_BYTES);
+        let (output, stdout) = duplex(BUFFER_BYTES);
         let (killed, ended) = (CancellationToken::new(), CancellationToken::new());
         let pump = Pump {
             cluster: cluster.clone(),
@@ -190,7 +194,7 @@ impl Inner {
         let (kernel, attached) = tokio::join!(
             async {
                 match looks && seen.borrow().end().is_none() {
-                    true => exec::run(cluster, name, VERIFY, exec::KERNEL)
+                    true => exec::run(cluster, name, VERIFY_CONTAINER, exec::KERNEL_SCRIPT)
                         .await
                         .map(Some),
                     false => Ok(None),
@@ -199,7 +203,7 @@ impl Inner {
             pump.attach(false),
         );
         let attached = match attached {
-            // Without its streams it is of no use. For others than these there may be a later connection.
+            // Without permission to attach, the pod is useless. After other errors, a later attempt may succeed.
             Err(error @ Call::Api(403, _)) => return Err(error.into()),
             attached => attached.ok(),
         };
@@ -263,8 +267,8 @@ impl Inner {
         })
     }
 
-    /// Removes what has this name, an instance of an earlier run, of a lost gateway, or one that was given up, and waits until
-    /// it is gone.
+    /// Removes the objects with this name and waits until they are gone: an instance of an earlier run or of a lost
+    /// gateway, or one that was given up.
     async fn make_room(
         &self,
         cluster: &Cluster,
@@ -274,20 +278,22 @@ impl Inner {
         let begun = Instant::now();
         let waiting = async {
             while self
-                .is_taken(cluster, name, fence, begun.elapsed() > LATE)
+                .is_taken(cluster, name, fence, begun.elapsed() > LATE_AFTER)
                 .await?
             {
-                sleep(POLL).await;
+                sleep(POLL_INTERVAL).await;
             }
             Ok(())
         };
-        timeout(ROOM, waiting).await.unwrap_or(Err(Error::Timeout {
-            what: "the end of an earlier pod of the same server",
-            within: ROOM,
-        }))
+        timeout(REMOVE_TIMEOUT, waiting)
+            .await
+            .unwrap_or(Err(Error::Timeout {
+                what: "remove an earlier pod of the same server",
+                within: REMOVE_TIMEOUT,
+            }))
     }
 
-    /// Whether there is something of this name, which is removed.
+    /// Removes any objects with this name. Returns whether there were any.
     async fn is_taken(
         &self,
         cluster: &Cluster,
@@ -302,7 +308,7 @@ impl Inner {
             let is_ours = number.is_some() || self.is_ours(meta);
             if is_newer {
                 refused = Some(Error::Failed(format!(
-                    "another gateway has started it since (fence {}, and this launch has {})",
+                    "another gateway has started it since (fencing token {}, this launch has {})",
                     number.unwrap_or_default(),
                     fence.map_or(0, |fence| fence.number)
                 )));
@@ -310,7 +316,7 @@ impl Inner {
                 refused = Some(Error::Refused {
                     field: "id",
                     why: format!(
-                        "a pod or a secret `{name}` exists in the namespace `{}` and is not ours; remove or rename it",
+                        "a pod or a secret `{name}` in the namespace `{}` belongs to another program; remove or rename it",
                         cluster.namespace
                     ),
                 });
@@ -357,7 +363,8 @@ impl Inner {
         .await
     }
 
-    /// Removes what was made with those Secrets of a label that are unwanted: whatever was made has one, which is made first.
+    /// Removes the objects of unwanted launches, found by their Secrets with a label. Each launch creates its Secret
+    /// first.
     async fn sweep_secrets(
         &self,
         cluster: &Cluster,
@@ -386,19 +393,19 @@ impl Inner {
         let cluster = self.cluster().await?;
         let what = "remove volume claims";
         let removing = async {
-            // A claim stays until the last pod with it is gone.
+            // A claim exists until the last pod that uses it is gone.
             while self.claims_remove(&cluster, id, installation).await? > 0 {
-                sleep(POLL).await;
+                sleep(POLL_INTERVAL).await;
             }
             Ok(())
         };
-        let within = ROOM;
+        let within = REMOVE_TIMEOUT;
         timeout(within, removing)
             .await
             .unwrap_or(Err(Error::Timeout { what, within }))
     }
 
-    /// How many there are yet.
+    /// Removes the claims of a server. Returns how many still exist.
     async fn claims_remove(
         &self,
         cluster: &Cluster,
@@ -423,21 +430,21 @@ impl Inner {
     }
 }
 
-/// The number of the fence that it was made with, if it is one of the same database's.
+/// Returns the fencing token that it was created with, if it belongs to the same database.
 fn number(meta: &ObjectMeta, fence: &Fence) -> Option<i64> {
     spec::fence_of(meta, &fence.installation)
 }
 
-/// Removes the pod and the Secret of this name that are unwanted, and none that are made meanwhile; how many of the two
-/// there were. A pod that runs has a [`MOMENT`]; `is_late`: it should have ended by now.
+/// Removes the unwanted pod and Secret with this name, but none created in the meantime. Returns how many of the two
+/// existed. A running pod has the grace period [`GRACE_SECS`]. `is_late`: it should have ended by now.
 async fn remove(
     cluster: &Cluster,
     name: &str,
     is_late: bool,
     mut is_unwanted: impl FnMut(&ObjectMeta) -> bool,
 ) -> Result<usize, Error> {
-    let pod = call("look at a pod", cluster.pods.get_opt(name)).await?;
-    let secret = call("look at a secret", cluster.secrets.get_metadata_opt(name)).await?;
+    let pod = call("read a pod", cluster.pods.get_opt(name)).await?;
+    let secret = call("read a secret", cluster.secrets.get_metadata_opt(name)).await?;
     let found = usize::from(pod.is_some()) + usize::from(secret.is_some());
     if let Some(pod) = &pod
         && is_unwanted(&pod.metadata)
@@ -446,12 +453,12 @@ async fn remove(
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
         let seconds = pod.metadata.deletion_grace_period_seconds;
         let grace = match (has_ended, is_leaving) {
-            // What its node has to do yet is not waited for.
+            // No need to wait for its node.
             (true, _) => Some(0),
-            (false, false) => Some(MOMENT),
-            // Kubelets of Kubernetes 1.20 may forget for a minute to say that it has ended; another time has them look.
+            (false, false) => Some(GRACE_SECS),
+            // Kubelets of Kubernetes 1.20 may report an exit a minute late. Changing the grace period makes them check.
             (false, true) if is_late && seconds > Some(1) => Some(1),
-            // It keeps its time.
+            // Its grace period stays.
             (false, true) => None,
         };
         if grace.is_some() {
@@ -468,16 +475,16 @@ async fn remove(
     Ok(found)
 }
 
-/// Whether the server runs, and so does what looks at it.
+/// Returns whether the server and, if present, the checking container run.
 fn is_up(pod: &Pod, looks: bool) -> bool {
     let runs = |container| state(pod, container).is_some_and(|state| state.running.is_some());
-    runs(SERVER) && (!looks || runs(VERIFY))
+    runs(SERVER_CONTAINER) && (!looks || runs(VERIFY_CONTAINER))
 }
 
-/// Why it will not start.
+/// Returns the error if the pod will never start.
 fn stuck(pod: &Pod) -> Option<Error> {
     let failed = |field, why: String| Some(Error::Refused { field, why });
-    if let Some(ended) = state(pod, SERVER).and_then(|state| state.terminated.as_ref())
+    if let Some(ended) = state(pod, SERVER_CONTAINER).and_then(|state| state.terminated.as_ref())
         && ["StartError", "ContainerCannotRun"]
             .contains(&ended.reason.as_deref().unwrap_or_default())
     {
@@ -493,12 +500,12 @@ fn stuck(pod: &Pod) -> Option<Error> {
             continue;
         };
         let reason = waiting.reason.as_deref().unwrap_or_default();
-        if !STUCK.contains(&reason) {
+        if !STUCK_REASONS.contains(&reason) {
             continue;
         }
         let message = waiting.message.as_deref().unwrap_or_default();
         let why = format!("`{}`: {reason}: {message}", status.image);
-        if status.name != SERVER {
+        if status.name != SERVER_CONTAINER {
             return Some(Error::Unavailable(format!(
                 "[kubernetes] probe_image {why}"
             )));
@@ -511,7 +518,7 @@ fn stuck(pod: &Pod) -> Option<Error> {
     None
 }
 
-/// Why no node takes a pod.
+/// Returns why no node accepts a pod.
 fn unscheduled(pod: &Pod) -> Option<String> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let unscheduled = conditions
@@ -520,7 +527,8 @@ fn unscheduled(pod: &Pod) -> Option<String> {
     unscheduled?.message.clone()
 }
 
-/// The last warning among a pod's events. Its status says nothing of volumes, networks and runtimes that fail.
+/// Returns the last warning among a pod's events. Its status does not contain failures of volumes, networks and
+/// runtimes.
 async fn warning(cluster: &Cluster, pod: &Pod) -> Option<String> {
     let uid = pod.metadata.uid.as_deref()?;
     let params = ListParams::default().fields(&format!("involvedObject.uid={uid},type=Warning"));
@@ -537,13 +545,13 @@ async fn warning(cluster: &Cluster, pod: &Pod) -> Option<String> {
     Some(format!("{reason}: {}", message.trim()))
 }
 
-/// What the node says that it waits for.
+/// Returns what the container waits for, according to the node.
 fn waits_for(pod: &Pod) -> Option<String> {
-    let waiting = state(pod, SERVER)?.waiting.as_ref()?;
+    let waiting = state(pod, SERVER_CONTAINER)?.waiting.as_ref()?;
     waiting.message.clone().or_else(|| waiting.reason.clone())
 }
 
-/// The API server's word on which part of the request it is that cannot be.
+/// Finds the invalid field of the request from the API server's error text.
 fn refusal(error: Call, otherwise: &'static str) -> Error {
     let Call::Api(422, why) = error else {
         return error.into();

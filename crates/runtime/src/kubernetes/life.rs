@@ -1,4 +1,4 @@
-//! The task of one pod, which sees it to its end and removes it.
+//! The task of one pod: waits for its server's exit, then removes the pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::api::{Call, Cluster, delete};
 use super::readback::state;
-use super::spec::SERVER;
+use super::spec::SERVER_CONTAINER;
 use super::watcher::Following;
 use crate::handle::{Exit, ProcessState, Stop};
 use crate::ladder::{Ladder, Step};
 
-/// How long the streams may take to come to their end when the server has.
-const DRAIN: Duration = Duration::from_millis(500);
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Attempts at removing what has ended: about half an hour. The next sweep finds the rest.
-const REMOVALS: u32 = 360;
-/// Seconds. With none the pod would be gone without its node having said so.
-const AT_ONCE: u32 = 1;
+/// Timeout for the streams to end after the server has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Attempts to remove an ended pod, over about half an hour. After that it is left to the next sweep.
+const MAX_REMOVALS: u32 = 360;
+/// Grace period in seconds for an immediate stop. With 0, the pod would be deleted before its node reports the exit.
+const MIN_GRACE_SECS: u32 = 1;
 
-/// A pod as the watch showed it last.
+/// The state of a pod as last reported by the watch.
 #[derive(Clone)]
 pub(super) enum Seen {
     There(Arc<Pod>),
-    /// It is no more; how it was last.
+    /// It has been deleted. This was its last state.
     Gone(Arc<Pod>),
 }
 
@@ -41,10 +41,10 @@ impl Seen {
         pod
     }
 
-    /// How the server ended, and what is to be said of it; `None` while it may run.
+    /// Returns how the server ended, and a note about it for the log. `None` while it may run.
     pub(super) fn end(&self) -> Option<(Exit, Option<String>)> {
         let pod = self.pod();
-        let ended = state(pod, SERVER).and_then(|state| state.terminated.as_ref());
+        let ended = state(pod, SERVER_CONTAINER).and_then(|state| state.terminated.as_ref());
         let status = pod.status.as_ref();
         let reason = status.and_then(|status| status.reason.as_deref());
         let message = status
@@ -65,14 +65,14 @@ impl Seen {
         match self {
             Self::There(_) if !failed => None,
             _ => {
-                let gone = || "toolwharf: the pod was removed by somebody else".to_owned();
+                let gone = || "toolwharf: another program removed the pod".to_owned();
                 Some((Exit::default(), Some(removed.unwrap_or_else(gone))))
             }
         }
     }
 }
 
-/// A signal is told by the code that a shell would give to it.
+/// Recognises a signal by its shell exit code.
 fn of_code(code: i32) -> Exit {
     match code {
         129..=159 => Exit {
@@ -93,23 +93,23 @@ async fn end(mut seen: watch::Receiver<Seen>) -> (Exit, Option<String>) {
     end.unwrap_or_default()
 }
 
-/// What was made for an instance: another one may have the same name later.
+/// The objects of an instance, with their uids, because a later instance may have the same name.
 #[derive(Clone)]
 pub(super) struct Made {
-    /// Of the pod and its Secret.
+    /// The name of the pod and its Secret.
     pub(super) name: String,
     pub(super) pod: Option<String>,
     pub(super) secret: Option<String>,
 }
 
 impl Made {
-    /// Has it end, in so many seconds.
+    /// Starts to delete the pod with this grace period in seconds.
     async fn stop(&self, cluster: &Cluster, grace: u32) -> Result<(), Call> {
         let (name, pod) = (&self.name, self.pod.as_deref());
         delete("remove a pod", &cluster.pods, name, pod, Some(grace)).await
     }
 
-    /// Removes it. `grace`: seconds that the pod has.
+    /// Removes all objects. `grace`: grace period of the pod in seconds.
     pub(super) async fn remove(&self, cluster: &Cluster, grace: u32) -> Result<(), Call> {
         let Self { name, secret, .. } = self;
         self.stop(cluster, grace).await?;
@@ -141,7 +141,7 @@ impl Life {
     pub(super) async fn run(mut self) {
         let mut ladder = Ladder::new(self.shared.requests());
         let mut ended = end(self.seen.clone()).boxed();
-        // The removal that is under way; a more urgent one replaces it.
+        // The removal request being sent; a more urgent one replaces it.
         let mut removal: BoxFuture<'static, ()> = pending().boxed();
         let (exit, note) = loop {
             tokio::select! {
@@ -151,25 +151,25 @@ impl Life {
                     Step::Terminate => removal = self.remove_within(self.grace()),
                     Step::Kill => {
                         self.killed.cancel();
-                        removal = self.remove_within(AT_ONCE);
+                        removal = self.remove_within(MIN_GRACE_SECS);
                     }
                     Step::GiveUp => {
-                        tracing::warn!(label = self.shared.label, pod = self.made.name, "killed, and its end is not known");
-                        // Those who wait have an answer; the task stays, to remove it yet.
+                        tracing::warn!(label = self.shared.label, pod = self.made.name, "killed, but its exit could not be confirmed");
+                        // Callers stop waiting; the task continues, to remove the pod when possible.
                         self.exit.send_replace(Some(Exit::default()));
                     }
                 },
             }
         };
-        // The end of its streams, which comes now, has it asked for.
+        // Read before the streams end, because that also requests a stop.
         let asked = *self.shared.requests().borrow() != Stop::No;
         self.ended.cancel();
         if let Some(forward) = self.forward.take() {
             forward.abort();
-            // Its ports are free when it is gone.
+            // Its ports are free once the task has ended.
             let _ = forward.await;
         }
-        if timeout(DRAIN, &mut self.pump).await.is_err() {
+        if timeout(DRAIN_TIMEOUT, &mut self.pump).await.is_err() {
             self.killed.cancel();
             self.pump.abort();
             let _ = (&mut self.pump).await;
@@ -179,21 +179,21 @@ impl Life {
         {
             self.shared.log.push(note.into());
         }
-        // Its node has said that it has ended: nobody has to wait for the rest of the pod.
+        // Its node has reported the exit, so nothing has to wait for the rest of the pod.
         let mut removed = self.made.remove(&self.cluster, 0).await.is_ok();
         drop(self.following);
         self.shared.log.close();
         self.exit.send_replace(Some(exit));
-        for _ in 0..REMOVALS {
+        for _ in 0..MAX_REMOVALS {
             if removed {
                 return;
             }
-            sleep(PAUSE_MAX).await;
+            sleep(MAX_RETRY_DELAY).await;
             removed = self.made.remove(&self.cluster, 0).await.is_ok();
         }
     }
 
-    /// Whole seconds until what was asked to end is to be killed: the node counts them.
+    /// Whole seconds until the server is to be killed after a stop request. The node counts them.
     fn grace(&self) -> u32 {
         let requests = self.shared.requests();
         let until = match *requests.borrow() {
@@ -201,17 +201,17 @@ impl Life {
             _ => Duration::ZERO,
         };
         let seconds = until.as_secs_f64().ceil();
-        (seconds as u32).max(AT_ONCE)
+        (seconds as u32).max(MIN_GRACE_SECS)
     }
 
-    /// Asked for again until the API server has taken it.
+    /// Requests the deletion, again until the API server accepts it.
     fn remove_within(&self, grace: u32) -> BoxFuture<'static, ()> {
         let (cluster, made) = (self.cluster.clone(), self.made.clone());
         async move {
-            let mut pause = PAUSE;
+            let mut pause = RETRY_DELAY;
             while made.stop(&cluster, grace).await.is_err() {
                 sleep(pause).await;
-                pause = (2 * pause).min(PAUSE_MAX);
+                pause = (2 * pause).min(MAX_RETRY_DELAY);
             }
         }
         .boxed()
@@ -232,7 +232,7 @@ mod tests {
     fn terminated(code: i32, reason: &str) -> Seen {
         let state = json!({"terminated": {"exitCode": code, "reason": reason}});
         seen(json!({"phase": "Failed", "containerStatuses": [{
-            "name": SERVER, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state,
+            "name": SERVER_CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state,
         }]}))
     }
 

@@ -1,9 +1,9 @@
-//! Ports of a pod, brought to this host's loopback.
+//! Publishes ports of a pod on this host's loopback.
 //!
-//! Within the cluster a connection goes to the pod's address. From outside, that address may be any machine's: there, and
-//! where the address does not answer (a server that listens on the pod's loopback, a policy that lets nobody in), it goes
-//! through the API server and the pod's node, by `port-forward`. Connections are bounded; those beyond wait in the
-//! kernel's queue.
+//! Inside the cluster, connections go to the pod's address. Outside, that address may belong to any machine, so
+//! connections go through the API server and the pod's node, by `port-forward`. The same applies if the address does
+//! not accept connections: the server may listen on the pod's loopback, or a policy may deny all ingress. The number of
+//! connections is limited; further ones wait in the kernel's queue.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::pump::pump;
 use crate::repeats::Repeats;
 use crate::unit::Error;
 
-const CONNECTIONS: usize = 128;
-/// How long a pod's address may take to answer.
-const ADDRESS: Duration = Duration::from_secs(3);
-/// How long the node may take to say why a connection has ended.
-const WHY: Duration = Duration::from_millis(100);
-/// How long one that did not answer is left alone.
-const LEFT_ALONE: Duration = Duration::from_secs(30);
+const MAX_CONNECTIONS: usize = 128;
+/// Timeout of a connection to a pod's address.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout for the node to say why a connection has ended.
+const ERROR_TIMEOUT: Duration = Duration::from_millis(100);
+/// An address that did not accept a connection is skipped for this long.
+const SKIP_ADDRESS_FOR: Duration = Duration::from_secs(30);
 
-const GVISOR: &str = " (`port-forward` does not see the network of gVisor, unless `runsc` has `--network=host`: have Toolwharf run in the \
-                      cluster, and the server listen at 0.0.0.0)";
+const GVISOR_HINT: &str = " (`port-forward` does not see the network of gVisor, unless `runsc` has `--network=host`: run Toolwharf in the \
+                      cluster, and let the server listen on 0.0.0.0)";
 
 /// The ports of one pod.
 pub(super) struct Forward {
@@ -42,17 +42,17 @@ pub(super) struct Forward {
 pub(super) struct Destination {
     cluster: Cluster,
     pod: String,
-    /// Where the pod is reached from here.
+    /// The pod's address, if it can be reached from here.
     address: Option<IpAddr>,
-    /// Whether its network is gVisor's own.
+    /// True if it uses gVisor's own network stack.
     is_gvisor: bool,
-    /// When its address did not answer.
+    /// When a connection to its address last failed.
     silent: Mutex<Option<Instant>>,
     shared: Arc<ProcessState>,
     failed: Repeats,
 }
 
-/// Ends with its owner: kube's own goes on.
+/// Ends the forwarding task on drop. kube's own type would leave it running.
 struct Tunnel(Portforwarder);
 
 impl Drop for Tunnel {
@@ -62,12 +62,12 @@ impl Drop for Tunnel {
 }
 
 impl Forward {
-    /// Until it is dropped.
+    /// Runs until dropped.
     pub(super) async fn run(self) {
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            if connections.len() >= CONNECTIONS {
+            if connections.len() >= MAX_CONNECTIONS {
                 connections.join_next().await;
             }
             let (port, stream) = self.listeners.accept().await;
@@ -103,8 +103,9 @@ impl Destination {
         } else if let Err(error) = self.forward(stream, port).await {
             let why = error.to_string();
             if let Some(times) = self.failed.count(&why) {
-                let hint = if self.is_gvisor { GVISOR } else { "" };
-                let note = format!("toolwharf: its port {port} is not reached: {why}{hint}{times}");
+                let hint = if self.is_gvisor { GVISOR_HINT } else { "" };
+                let note =
+                    format!("toolwharf: cannot connect to its port {port}: {why}{hint}{times}");
                 self.shared.log.note(&note);
             }
         }
@@ -113,10 +114,10 @@ impl Destination {
     async fn connect(&self, port: u16) -> Option<TcpStream> {
         let address = self.address?;
         let silent = *self.silent.lock();
-        if silent.is_some_and(|since| since.elapsed() < LEFT_ALONE) {
+        if silent.is_some_and(|since| since.elapsed() < SKIP_ADDRESS_FOR) {
             return None;
         }
-        match timeout(ADDRESS, TcpStream::connect((address, port))).await {
+        match timeout(ADDRESS_TIMEOUT, TcpStream::connect((address, port))).await {
             Ok(connected) => {
                 let connected = connected.ok()?;
                 let _ = connected.set_nodelay(true);
@@ -140,7 +141,7 @@ impl Destination {
         let Some(failed) = failed else {
             return Ok(());
         };
-        match timeout(WHY, failed).await {
+        match timeout(ERROR_TIMEOUT, failed).await {
             Ok(Some(why)) => Err(Error::Failed(why)),
             Ok(None) | Err(_) => Ok(()),
         }

@@ -1,10 +1,10 @@
-//! What really runs, and what holds of it: read back from the pod that the cluster made.
+//! Verifies what runs and which limits hold, from the pod as the cluster created it.
 
 use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
 use model::{Network, Sandbox};
 
 use super::Options;
-use super::spec::SERVER;
+use super::spec::SERVER_CONTAINER;
 use crate::unit::{Enforced, Error};
 
 /// The state of one of a pod's containers.
@@ -17,12 +17,12 @@ fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
     statuses.iter().find(|status| status.name == container)
 }
 
-/// Whether the server of a pod is known to run no more.
+/// Returns whether the server of a pod is known to run no longer.
 ///
-/// Kubelets of Kubernetes 1.20 may have removed a container before they look at how it ended. Of a pod that is being
-/// deleted they say then that the container waits, and that it has terminated before; they start none of it again.
+/// Kubelets of Kubernetes 1.20 may remove a container before they record how it ended. For a pod that is being deleted,
+/// they then report that the container waits and has terminated before. They start none of its containers again.
 pub(super) fn has_ended(pod: &Pod) -> bool {
-    let Some(server) = status(pod, SERVER) else {
+    let Some(server) = status(pod, SERVER_CONTAINER) else {
         return false;
     };
     let terminated = |state: &ContainerState| state.terminated.is_some();
@@ -33,11 +33,11 @@ pub(super) fn has_ended(pod: &Pod) -> bool {
     is_lost || state.is_some_and(terminated)
 }
 
-/// What holds for a pod. `kernel`: what its kernel says of itself, if it was asked.
+/// Returns the enforcement status of a pod. `kernel`: the report of its kernel, if it was checked.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] if its kernel is not of the class that was asked for.
+/// [`Error::Unavailable`] if its kernel is not of the requested class.
 pub(super) fn rows(
     options: &Options,
     sandbox: &Sandbox,
@@ -47,7 +47,7 @@ pub(super) fn rows(
     let spec = pod.spec.as_ref();
     let empty = Container::default();
     let mut containers = spec.iter().flat_map(|spec| &spec.containers);
-    let server = containers.find(|container| container.name == SERVER);
+    let server = containers.find(|container| container.name == SERVER_CONTAINER);
     let server = server.unwrap_or(&empty);
     let row = |what, holds, how| Enforced { what, holds, how };
     let limit = |what: &'static str| {
@@ -58,7 +58,7 @@ pub(super) fn rows(
         Some(limit) => row(
             what,
             true,
-            format!("limits.{what} = {limit}, by the cluster's word"),
+            format!("limits.{what} = {limit}, according to the cluster"),
         ),
         None => row(what, false, "the pod has no such limit".to_owned()),
     };
@@ -68,28 +68,31 @@ pub(super) fn rows(
     let dropped = dropped.is_some_and(|all| all.iter().any(|one| one == "ALL"));
     let no_new = context.and_then(|it| it.allow_privilege_escalation) == Some(false);
     let user = spec.and_then(|spec| spec.security_context.as_ref()?.run_as_user);
-    let user = user.map_or_else(|| "its image's".to_owned(), |user| user.to_string());
+    let user = user.map_or_else(
+        || "the user of its image".to_owned(),
+        |user| user.to_string(),
+    );
     let token = spec.and_then(|spec| spec.automount_service_account_token) == Some(false);
     let disk = match sandbox.volumes.is_empty() {
-        true => row("disk", true, "nothing of it is on disk".to_owned()),
+        true => row("disk", true, "it stores nothing on disk".to_owned()),
         false => row(
             "disk",
             false,
             format!(
-                "each volume was asked for with {} bytes; whether its storage class keeps to that is not known",
+                "each volume was requested with {} bytes; it is not known whether its storage class enforces that",
                 sandbox.limits.disk
             ),
         ),
     };
     let policed = |out: &str| {
         let how = format!(
-            "a NetworkPolicy lets {out} out; whether the cluster's network enforces policies is not known"
+            "a NetworkPolicy lets {out} out; it is not known whether the cluster's network enforces policies"
         );
         row("network", false, how)
     };
     let network = match &sandbox.network {
         Network::Open => row("network", true, "open".to_owned()),
-        Network::Allow(entries) => policed(&format!("what goes to {}", entries.join(", "))),
+        Network::Allow(entries) => policed(&format!("connections to {}", entries.join(", "))),
         Network::None => policed("nothing"),
     };
     Ok(vec![
@@ -99,7 +102,7 @@ pub(super) fn rows(
         row(
             "pids",
             false,
-            "Kubernetes limits processes of a node (`podPidsLimit`), and not of one pod".to_owned(),
+            "Kubernetes limits processes per node (`podPidsLimit`), not per pod".to_owned(),
         ),
         row(
             "filesystem",
@@ -134,7 +137,7 @@ fn kernel_row(options: &Options, pod: &Pod, kernel: Option<&str>) -> Result<Enfo
         return row(
             false,
             format!(
-                "RuntimeClass = {class}, by the cluster's word; `[kubernetes] probe_image` looks at it"
+                "RuntimeClass = {class}, according to the cluster; set `[kubernetes] probe_image` to check the kernel"
             ),
         );
     };
@@ -142,7 +145,7 @@ fn kernel_row(options: &Options, pod: &Pod, kernel: Option<&str>) -> Result<Enfo
     if said.contains("gVisor") {
         return row(
             true,
-            format!("RuntimeClass = {class}, and its kernel says that it is gVisor"),
+            format!("RuntimeClass = {class}, and its kernel reports gVisor"),
         );
     }
     if options.promises_gvisor() {
@@ -158,7 +161,7 @@ fn kernel_row(options: &Options, pod: &Pod, kernel: Option<&str>) -> Result<Enfo
 }
 
 impl Options {
-    /// Whether what runs has to be gVisor.
+    /// Returns whether the kernel must be gVisor.
     pub(super) fn promises_gvisor(&self) -> bool {
         let class = self.runtime_class.as_deref().unwrap_or_default();
         class.contains("gvisor") || class.contains("runsc")
@@ -182,7 +185,7 @@ mod tests {
             let pod = json!({
                 "metadata": {"name": "x", "deletionTimestamp": deleted},
                 "status": {"phase": "Failed", "containerStatuses": [{
-                    "name": SERVER, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "name": SERVER_CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0,
                     "state": state, "lastState": before,
                 }]},
             });
@@ -193,7 +196,7 @@ mod tests {
         check(false, &terminated, &none, true);
         check(true, &terminated, &none, true);
         check(true, &waiting, &terminated, true);
-        // It may be started yet.
+        // It may still be started.
         check(false, &waiting, &terminated, false);
         check(true, &waiting, &none, false);
         check(true, &running, &none, false);

@@ -1,4 +1,4 @@
-//! What the API server has to let Toolwharf do, and whether it does. `examples/kubernetes/rbac.yaml` says the same.
+//! The permissions that Toolwharf needs, and a check for them. Keep in sync with `examples/kubernetes/rbac.yaml`.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::authorization::v1::{
@@ -10,8 +10,8 @@ use kube::api::PostParams;
 use super::api::{Call, Cluster, call};
 use crate::unit::Error;
 
-/// Group, resource, subresource and verbs, all of them in the namespace of the servers.
-const RIGHTS: [(&str, &str, &str, &[&str]); 9] = [
+/// Group, resource, subresource and verbs, all in the servers' namespace.
+const PERMISSIONS: [(&str, &str, &str, &[&str]); 9] = [
     (
         "",
         "pods",
@@ -33,18 +33,21 @@ const RIGHTS: [(&str, &str, &str, &[&str]); 9] = [
     ("networking.k8s.io", "networkpolicies", "", &["create"]),
 ];
 
-/// Whether all rights are there.
+/// Checks that all permissions are granted.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] with those that are not. A cluster that does not tell has its say when they are used.
+/// [`Error::Unavailable`] with the missing permissions. If the cluster does not answer the check, a missing permission
+/// causes an error later, when it is used.
 pub(super) async fn check(cluster: &Cluster) -> Result<(), Error> {
     let asked: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
-    let all = RIGHTS.iter().flat_map(|(group, resource, part, verbs)| {
-        verbs
-            .iter()
-            .map(move |verb| (*group, *resource, *part, *verb))
-    });
+    let all = PERMISSIONS
+        .iter()
+        .flat_map(|(group, resource, part, verbs)| {
+            verbs
+                .iter()
+                .map(move |verb| (*group, *resource, *part, *verb))
+        });
     let answers = all.map(|(group, resource, part, verb)| {
         let (asked, namespace) = (&asked, &cluster.namespace);
         async move {
@@ -64,7 +67,7 @@ pub(super) async fn check(cluster: &Cluster) -> Result<(), Error> {
                 ..SelfSubjectAccessReview::default()
             };
             let create = PostParams::default();
-            let answer = call("ask for a right", asked.create(&create, &review)).await;
+            let answer = call("check a permission", asked.create(&create, &review)).await;
             let slash = if part.is_empty() { "" } else { "/" };
             let right = format!("{verb} {resource}{slash}{part}");
             match answer {
@@ -80,7 +83,7 @@ pub(super) async fn check(cluster: &Cluster) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Unavailable(format!(
-        "Toolwharf has no leave to {} in the namespace `{}`; `examples/kubernetes/rbac.yaml` has all that it needs",
+        "Toolwharf is not permitted to {} in the namespace `{}`; `examples/kubernetes/rbac.yaml` has all permissions that it needs",
         missing.join(", "),
         cluster.namespace
     )))

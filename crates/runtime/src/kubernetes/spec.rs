@@ -1,4 +1,4 @@
-//! What the API server is asked for: pure functions of the unit.
+//! The requests to the API server: pure functions of the unit.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,54 +24,54 @@ use super::Options;
 use crate::egress::Allowed;
 use crate::unit::{Confined, Error};
 
-/// All objects that are made for a server have it.
+/// Set on all objects created for a server.
 pub const LABEL_INSTALL: &str = "toolwharf.dev/installation";
 pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
-/// Which launch it is of all of the gateways of a database, and of which one's.
+/// The fencing token of the launch, and the installation (database) that it belongs to.
 const LABEL_FENCE: &str = "toolwharf.dev/fence";
 pub(super) const LABEL_FENCE_OF: &str = "toolwharf.dev/fence-of";
-/// One launch of all, of whichever gateway: a policy selects the pod of its own launch by it.
+/// Unique per launch across all gateways. A policy selects the pod of its launch with it.
 const LABEL_LAUNCH: &str = "toolwharf.dev/launch";
 const LABEL_SERVER: &str = "toolwharf.dev/server";
-/// The server's id as it is: labels are cut to 63 characters.
+/// The complete server id. Label values are cut to 63 characters.
 const ANNOTATION_SERVER: &str = "toolwharf.dev/server-id";
-/// The cluster's autoscaler may remove the pod together with its node: the server is started again elsewhere.
-const EVICTED: [&str; 2] = ["cluster-autoscaler.kubernetes.io/safe-to-evict", "true"];
+/// Allows the cluster autoscaler to remove the pod with its node. The server then restarts on another node.
+const SAFE_TO_EVICT: [&str; 2] = ["cluster-autoscaler.kubernetes.io/safe-to-evict", "true"];
 /// The path of a volume.
 const ANNOTATION_PATH: &str = "toolwharf.dev/path";
-/// The container that is the server, and the one that looks at its kernel.
-pub(super) const SERVER: &str = "server";
-pub(super) const VERIFY: &str = "verify";
-const RUN: u64 = 16 << 20;
-/// Seconds, as a stop by hand has.
-const GRACE: i64 = 10;
-/// What the container does that is asked from time to time: it waits, for 68 years.
-const WAIT: [&str; 2] = ["sleep", "2147483647"];
-/// What Toolwharf's own pods are labelled with, and the label of namespaces by their name.
-const GATEWAY: (&str, &str) = ("app.kubernetes.io/name", "toolwharf");
-const NAMESPACE: &str = "kubernetes.io/metadata.name";
+/// The container of the server, and the one that checks the kernel.
+pub(super) const SERVER_CONTAINER: &str = "server";
+pub(super) const VERIFY_CONTAINER: &str = "verify";
+const MAX_RUN_BYTES: u64 = 16 << 20;
+/// Grace period in seconds, as for a manual stop.
+const GRACE_SECS: i64 = 10;
+/// The command of the checking container between checks: it sleeps for 68 years.
+const SLEEP_COMMAND: [&str; 2] = ["sleep", "2147483647"];
+/// The label of Toolwharf's own pods, and the label with the name of a namespace.
+const GATEWAY_LABEL: (&str, &str) = ("app.kubernetes.io/name", "toolwharf");
+const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// Of the pod of a server, its Secret and its policy. Gateways of one database give the same name to a server, so that
-/// the API server sees to it that there are never two pods of it.
+/// The name of a server's pod and Secret, and the start of its policy's name. All gateways of a database use the same
+/// name for a server, so the API server guarantees that two pods never exist.
 pub(super) fn name(options: &Options, unit: Confined<'_>) -> String {
     let install = unit.fence.map(|fence| &*fence.installation);
     let install = install.unwrap_or(&options.install).to_ascii_lowercase();
     format!("toolwharf-{install}-{}", unit.sandbox.id)
 }
 
-/// The id of the server that an object was made for.
+/// The id of the server that an object was created for.
 pub(super) fn server_of(meta: &ObjectMeta) -> Option<&str> {
     let annotations = meta.annotations.as_ref()?;
     annotations.get(ANNOTATION_SERVER).map(String::as_str)
 }
 
-/// Whether a label has this value.
+/// Returns whether a label has this value.
 pub(super) fn is_labelled(meta: &ObjectMeta, label: &str, value: &str) -> bool {
     let labels = meta.labels.as_ref();
     labels.is_some_and(|labels| labels.get(label).is_some_and(|it| it == value))
 }
 
-/// The number of the fence that it was made with, if it is one of this installation's.
+/// Returns the fencing token that it was created with, if it belongs to this installation.
 pub(super) fn fence_of(meta: &ObjectMeta, installation: &str) -> Option<i64> {
     let labels = meta.labels.as_ref()?;
     let is_of = is_labelled(meta, LABEL_FENCE_OF, installation);
@@ -82,7 +82,7 @@ fn refused<T>(field: &'static str, why: String) -> Result<T, Error> {
     Err(Error::Refused { field, why })
 }
 
-/// Refuses what cannot be done; the image and its arguments.
+/// Rejects what a pod does not support. Returns the image and its arguments.
 pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
     let (launch, sandbox) = (unit.launch, unit.sandbox);
     let (image, command) = match &launch.program {
@@ -91,7 +91,7 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
             return refused(
                 "command",
                 format!(
-                    "`{program}` is a program of this host: a pod needs an `image` that it is in; the provider `process` runs \
+                    "`{program}` is a program of this host: a pod needs an `image` that contains it; the provider `process` runs \
                      commands"
                 ),
             );
@@ -103,7 +103,7 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
         return refused(
             "id",
             format!(
-                "`{}` is not 1 to 100 of a-z, 0-9 and `-`, the last no `-`",
+                "`{}` must be 1 to 100 of a-z, 0-9 and `-`, and not end with `-`",
                 id.escape_debug()
             ),
         );
@@ -130,7 +130,7 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
             return refused(
                 "environment",
                 format!(
-                    "`{}` cannot be passed to a pod: a name is of letters, digits, `_`, `-` and `.`, the first no digit",
+                    "`{}` cannot be passed to a pod: names consist of letters, digits, `_`, `-` and `.`, and do not start with a digit",
                     name.escape_debug()
                 ),
             );
@@ -142,7 +142,7 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
 fn meta(options: &Options, unit: Confined<'_>, name: String) -> ObjectMeta {
     let id = &unit.sandbox.id;
     let label: String = id.chars().take(63).collect();
-    // A label begins and ends with a letter or a digit.
+    // A label value begins and ends with a letter or a digit.
     let label = label.trim_matches('-').to_owned();
     let labels = [
         ("app.kubernetes.io/managed-by", "toolwharf".to_owned()),
@@ -168,8 +168,8 @@ fn meta(options: &Options, unit: Confined<'_>, name: String) -> ObjectMeta {
     }
 }
 
-/// Its variables, by number: a name of a variable need not be one of a key. `gateway`: the pod that this process is, if it is
-/// in the namespace of the servers. All that it has made goes with it.
+/// The Secret with the variables. Keys are numbers, because a variable name need not be a valid key. `gateway`: the pod
+/// of this process, if it is in the servers' namespace. The Secret is deleted together with it.
 pub(super) fn secret(
     options: &Options,
     unit: Confined<'_>,
@@ -186,7 +186,7 @@ pub(super) fn secret(
     }
 }
 
-/// That it goes when the Secret does.
+/// Makes an object deleted together with the Secret.
 pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
     vec![OwnerReference {
         api_version: "v1".to_owned(),
@@ -199,24 +199,24 @@ pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
     }]
 }
 
-/// The uid of the Secret that a launch has made: no other launch has it.
+/// The uid of the Secret created by a launch. It is unique to the launch.
 fn launch_of(secret: &Secret) -> (String, String) {
     let uid = secret.metadata.uid.clone().unwrap_or_default();
     (LABEL_LAUNCH.to_owned(), uid)
 }
 
-/// The addresses of an allow-list, with their ports.
+/// Returns the addresses of an allow-list, with their ports.
 ///
 /// # Errors
 ///
-/// It has something else in it.
+/// The list contains anything but addresses.
 fn reachable(network: &Network) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
     let Network::Allow(entries) = network else {
         return Ok(Vec::new());
     };
     Allowed::parse(entries)?.addresses().map_err(|name| {
         format!(
-            "`{name}` is a name, and the NetworkPolicy of a pod knows addresses only: give its addresses, as in \
+            "`{name}` is a host name, but the NetworkPolicy of a pod supports addresses only: give its addresses, as in \
              `192.0.2.1:443`, or `\"network\": \"open\"`"
         )
     })
@@ -230,7 +230,7 @@ fn tcp(port: u16) -> NetworkPolicyPort {
     }
 }
 
-/// What the server may reach. A rule without peers lets everything out; no rule lets nothing out.
+/// The egress rules. A rule without peers allows all egress; without rules, none is allowed.
 fn ways_out(network: &Network) -> Vec<NetworkPolicyEgressRule> {
     if *network == Network::Open {
         return vec![NetworkPolicyEgressRule::default()];
@@ -249,8 +249,8 @@ fn ways_out(network: &Network) -> Vec<NetworkPolicyEgressRule> {
     addresses.map(rule).collect()
 }
 
-/// Who reaches the server: Toolwharf, if it is in the cluster. What comes from the pod's own node, as by `port-forward`,
-/// is never kept out.
+/// The ingress rules: Toolwharf may connect if it is in the cluster. Connections from the pod's own node, as by
+/// `port-forward`, are always allowed.
 fn ways_in(sandbox: &Sandbox, home: Option<&str>) -> Vec<NetworkPolicyIngressRule> {
     let Some(home) = home.filter(|_| !sandbox.ports.is_empty()) else {
         return Vec::new();
@@ -263,8 +263,8 @@ fn ways_in(sandbox: &Sandbox, home: Option<&str>) -> Vec<NetworkPolicyIngressRul
     };
     vec![NetworkPolicyIngressRule {
         from: Some(vec![NetworkPolicyPeer {
-            namespace_selector: labelled(NAMESPACE, home),
-            pod_selector: labelled(GATEWAY.0, GATEWAY.1),
+            namespace_selector: labelled(NAMESPACE_LABEL, home),
+            pod_selector: labelled(GATEWAY_LABEL.0, GATEWAY_LABEL.1),
             ..NetworkPolicyPeer::default()
         }]),
         ports: Some(sandbox.ports.iter().map(|port| tcp(port.inside)).collect()),
@@ -278,7 +278,8 @@ pub(super) fn policy(
     owner: &Secret,
     home: Option<&str>,
 ) -> NetworkPolicy {
-    // That of an earlier pod may be on its way out yet, and would take this one's name along.
+    // With the uid, because the policy of an earlier pod may still be in deletion, and a policy with the same name
+    // would be deleted with it.
     let uid: String = owner
         .metadata
         .uid
@@ -364,7 +365,10 @@ pub(super) fn pod(
         };
         add(format!("volume-{n}"), path, volume);
     }
-    for (name, path, size) in [("tmp", "/tmp", tmp), ("run", "/run", tmp.min(RUN))] {
+    for (name, path, size) in [
+        ("tmp", "/tmp", tmp),
+        ("run", "/run", tmp.min(MAX_RUN_BYTES)),
+    ] {
         if sandbox
             .volumes
             .iter()
@@ -394,10 +398,10 @@ pub(super) fn pod(
         }),
         ..EnvVar::default()
     });
-    // Kubernetes fills `$(NAME)` in, and takes `$$` for `$`.
+    // Kubernetes expands `$(NAME)` and turns `$$` into `$`.
     let args: Vec<String> = args.iter().map(|arg| arg.replace('$', "$$")).collect();
     let server = Container {
-        name: SERVER.to_owned(),
+        name: SERVER_CONTAINER.to_owned(),
         image: Some(image.to_owned()),
         args: (!args.is_empty()).then_some(args),
         env: Some(env.collect()),
@@ -414,9 +418,9 @@ pub(super) fn pod(
             context.run_as_group = looker;
         }
         Container {
-            name: VERIFY.to_owned(),
+            name: VERIFY_CONTAINER.to_owned(),
             image: Some(image.clone()),
-            command: Some(WAIT.map(str::to_owned).into()),
+            command: Some(SLEEP_COMMAND.map(str::to_owned).into()),
             ..verify
         }
     });
@@ -429,20 +433,21 @@ pub(super) fn pod(
     metadata
         .annotations
         .get_or_insert_default()
-        .extend([EVICTED.map(str::to_owned).into()]);
+        .extend([SAFE_TO_EVICT.map(str::to_owned).into()]);
     Pod {
         metadata,
         spec: Some(PodSpec {
             containers: [server].into_iter().chain(verify).collect(),
             volumes: Some(volumes),
-            // We restart, not the kubelet.
+            // Toolwharf restarts servers, not the kubelet.
             restart_policy: Some("Never".to_owned()),
-            // For who else removes it: we say how long it has.
-            termination_grace_period_seconds: Some(GRACE),
+            // Applies if another program deletes the pod. Toolwharf's own requests name a grace period.
+            termination_grace_period_seconds: Some(GRACE_SECS),
             runtime_class_name: options.runtime_class.clone(),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            // The first process of the pod is not the server: one that does not handle SIGTERM ends by it.
+            // The first process of the pod is then not the server. So SIGTERM also ends a server that does not handle
+            // it.
             share_process_namespace: Some(true),
             security_context: Some(PodSecurityContext {
                 seccomp_profile: Some(SeccompProfile {
@@ -453,7 +458,7 @@ pub(super) fn pod(
                 run_as_user: user,
                 run_as_group: user,
                 fs_group: Some(user.unwrap_or_else(|| KubernetesSettings::USER.into())),
-                // A volume that is this group's already is not gone through at each start.
+                // Skips the recursive change of the group at each start if the volume has the right group already.
                 fs_group_change_policy: Some("OnRootMismatch".to_owned()),
                 ..PodSecurityContext::default()
             }),
@@ -463,13 +468,13 @@ pub(super) fn pod(
     }
 }
 
-/// What holds for every container, whatever its image says.
+/// Restrictions for every container, whatever its image declares.
 fn locked_down(cpu_millis: u32, memory: u64) -> Container {
     let limits = BTreeMap::from([
         ("cpu".to_owned(), Quantity(format!("{cpu_millis}m"))),
         ("memory".to_owned(), Quantity(memory.to_string())),
     ]);
-    // A node is not to be full of servers that do nothing.
+    // Low requests, so that idle servers do not fill a node.
     let requests = BTreeMap::from([
         (
             "cpu".to_owned(),
@@ -552,7 +557,7 @@ mod tests {
         let options = options();
         let mut owner = secret(&options, unit, None);
         owner.metadata.uid = Some("0123456789".to_owned());
-        let program = check(unit).expect("it can be done");
+        let program = check(unit).expect("the unit is valid");
         let pod = serde_json::to_value(pod(&options, unit, program, &owner));
         let policy = serde_json::to_value(policy(&options, unit, &owner, Some("home")));
         (pod.expect("JSON"), policy.expect("JSON"))
@@ -578,7 +583,7 @@ mod tests {
         );
         let from = json!({"secretKeyRef": {"name": "toolwharf-abc-one", "key": "0"}});
         assert_eq!(server["env"], json!([{"name": "TOKEN", "valueFrom": from}]));
-        // Kubernetes makes of this what was given.
+        // Kubernetes restores the original text from this.
         assert_eq!(server["args"], json!(["--home=$$(HOME)"]));
         let owner = &pod["metadata"]["ownerReferences"][0];
         assert_eq!(
@@ -588,7 +593,7 @@ mod tests {
         assert_eq!(pod["metadata"]["labels"][LABEL_LAUNCH], "0123456789");
     }
 
-    /// The rules that the Pod Security Standard `restricted` has for what is in these pods.
+    /// The rules of the Pod Security Standard `restricted` that apply to these pods.
     #[test]
     fn pods_are_let_into_restricted_namespaces() {
         let (pod, _) = objects(|sandbox| sandbox.volumes = vec!["/data".to_owned()]);
@@ -609,7 +614,7 @@ mod tests {
             assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
             assert_ne!(context["runAsUser"], 0);
         }
-        // The server cannot end the container that looks at it.
+        // The server must not be able to end the container that checks it.
         assert_eq!(
             containers[1]["securityContext"]["runAsUser"],
             KubernetesSettings::LOOKER
@@ -633,7 +638,7 @@ mod tests {
         for policy in [&none, &open] {
             assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
             assert!(policy["spec"].get("ingress").is_none());
-            // That of an earlier launch may let out more.
+            // A policy of an earlier launch may allow more.
             let selected = json!({LABEL_LAUNCH: "0123456789"});
             assert_eq!(policy["spec"]["podSelector"]["matchLabels"], selected);
         }
@@ -652,9 +657,9 @@ mod tests {
                 {"to": [{"ipBlock": {"cidr": "2001:db8::1/128"}}]},
             ])
         );
-        // Toolwharf's own pods reach its port.
+        // Toolwharf's own pods can reach its port.
         let from = json!([{
-            "namespaceSelector": {"matchLabels": {NAMESPACE: "home"}},
+            "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "home"}},
             "podSelector": {"matchLabels": {"app.kubernetes.io/name": "toolwharf"}},
         }]);
         assert_eq!(

@@ -1,11 +1,11 @@
 //! The standard streams of a server, over `attach`.
 //!
-//! A connection that breaks off (a kubelet or an API server that is restarted) is made again for as long as the server runs.
-//! What was on its way may be lost, so that both streams begin a new line then: half a line does not spoil the next one.
+//! A broken connection (because a kubelet or an API server restarts) is opened again while the server runs. Data in
+//! flight may be lost. So both streams start a new line then, and an incomplete line does not corrupt the next one.
 //!
-//! stdout has a bounded buffer; while it is full, nothing is read, stderr neither, and the server stalls as it would on a
-//! pipe. Once the reader of stdout has gone, or the server is killed, the rest is thrown away. stdout of a server that is
-//! reached at a port is as good as stderr: it logs there.
+//! stdout has a bounded buffer. While it is full, neither stdout nor stderr is read, and the server blocks as it would
+//! on a pipe. Once the reader of stdout is gone or the server is killed, the rest is discarded. stdout of a server that
+//! is reached on a port is treated like stderr: it logs there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,42 +20,42 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::{Call, Cluster, call};
 use super::channels::{self, STATUS, STDERR, STDIN, STDOUT, Sink, Socket, Stream, message, piece};
-use super::spec::SERVER;
+use super::spec::SERVER_CONTAINER;
 use crate::handle::ProcessState;
 use crate::stderr::Splitter;
 
-/// As much as waits for its reader. It stays as large as it once was.
-pub(super) const BUFFER: usize = 16 << 10;
-/// Of the log that was written before anybody listened.
-const WRITTEN: i64 = 64 << 10;
-/// What is sent at a time.
-const CHUNK: usize = 8 << 10;
-/// How often the other end is pinged. Load balancers close connections that are silent for longer.
-const PING: Duration = Duration::from_secs(15);
-/// A connection counts as lost when nothing has come for this long. A machine that loses its power closes nothing.
-const SILENCE: Duration = Duration::from_secs(45);
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A connection that lasts so long is one to a server that runs.
-const SETTLED: Duration = Duration::from_secs(2);
-/// How long what was written before the first connection may take to arrive.
-const EARLY: Duration = Duration::from_millis(20);
+/// Capacity of the stdout buffer in bytes. Its memory is not released when it shrinks.
+pub(super) const BUFFER_BYTES: usize = 16 << 10;
+/// Limit in bytes for reading the log that was written before the first connection.
+const MAX_LOG_BYTES: i64 = 64 << 10;
+/// Size of one message to stdin, in bytes.
+const CHUNK_BYTES: usize = 8 << 10;
+/// Interval of pings. Load balancers close connections that are idle for longer.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// A connection that receives nothing for this long counts as lost. A machine that loses power closes nothing.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// A connection that lasts this long reaches a running server.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// Timeout for output that was written before the first connection.
+const EARLY_OUTPUT_TIMEOUT: Duration = Duration::from_millis(20);
 
 pub(super) struct Pump {
     pub(super) cluster: Cluster,
     pub(super) pod: String,
     pub(super) shared: Arc<ProcessState>,
-    /// Whether it is spoken to over its streams: else it has no stdin.
+    /// True if the transport is stdio. Otherwise it has no stdin.
     pub(super) has_streams: bool,
     pub(super) stdin: DuplexStream,
     pub(super) stdout: DuplexStream,
-    /// Nobody needs the rest.
+    /// Cancelled when the remaining output can be discarded.
     pub(super) killed: CancellationToken,
-    /// The server has ended: there is nothing to connect to.
+    /// Cancelled when the server has ended. Then connecting is pointless.
     pub(super) ended: CancellationToken,
 }
 
-/// What it writes to stderr, on its way into the log.
+/// Writes its stderr to the log.
 struct Lines {
     shared: Arc<ProcessState>,
     splitter: Splitter,
@@ -69,7 +69,7 @@ impl Lines {
 }
 
 impl Pump {
-    /// Until the server has ended, and its streams have. `attached` is the first connection, if there is one yet.
+    /// Runs until the server and its streams have ended. `attached` is the first connection, if already open.
     pub(super) async fn run(self, attached: Option<Socket>) {
         let mut lines = Lines {
             shared: Arc::clone(&self.shared),
@@ -82,7 +82,7 @@ impl Pump {
     async fn pump(mut self, lines: &mut Lines, mut first: Option<Socket>) {
         let mut is_first = true;
         let mut out_ends_line = true;
-        let mut pause = PAUSE;
+        let mut pause = RETRY_DELAY;
         let mut has_failed = false;
         loop {
             let attached = match first.take() {
@@ -95,7 +95,7 @@ impl Pump {
             has_failed = attached.is_err();
             match attached {
                 Ok(attached) => {
-                    pause = PAUSE;
+                    pause = RETRY_DELAY;
                     if !is_first && !out_ends_line {
                         let _ = self.stdout.write_all(b"\n").await;
                     }
@@ -109,35 +109,35 @@ impl Pump {
                 }
             }
             tokio::select! {
-                () = sleep(pause) => pause = (2 * pause).min(PAUSE_MAX),
+                () = sleep(pause) => pause = (2 * pause).min(MAX_RETRY_DELAY),
                 () = self.ended.cancelled() => break,
             }
         }
         if is_first {
-            // It was gone before anybody could listen.
+            // It ended before a connection was possible.
             lines.write(self.written().await.as_bytes());
         }
     }
 
-    /// `is_anew`: over a new client, because the last attempt failed.
+    /// `is_anew`: use a new client, because the last attempt failed.
     pub(super) async fn attach(&self, is_anew: bool) -> Result<Socket, Call> {
         let client = match is_anew {
             true => self.cluster.anew().map_err(Call::Other)?,
             false => self.cluster.client.clone(),
         };
         let params = AttachParams::default()
-            .container(SERVER)
+            .container(SERVER_CONTAINER)
             .stdin(self.has_streams)
             .stdout(true)
             .stderr(true);
         channels::attach(&self.cluster, &client, &self.pod, &params).await
     }
 
-    /// All that it has written so far, both streams, as the node has kept it.
+    /// Reads everything that it has written so far to both streams, as kept by the node.
     async fn written(&self) -> String {
         let params = LogParams {
-            container: Some(SERVER.to_owned()),
-            limit_bytes: Some(WRITTEN),
+            container: Some(SERVER_CONTAINER.to_owned()),
+            limit_bytes: Some(MAX_LOG_BYTES),
             ..LogParams::default()
         };
         let read = call(
@@ -145,7 +145,7 @@ impl Pump {
             self.cluster.pods.logs(&self.pod, &params),
         );
         read.await.unwrap_or_else(|error| match error {
-            Call::Api(403, _) => "toolwharf: what it wrote first is not known: there is no leave to read the log of its pod\n".to_owned(),
+            Call::Api(403, _) => "toolwharf: its first output is missing: Toolwharf is not permitted to read the log of its pod\n".to_owned(),
             _ => String::new(),
         })
     }
@@ -161,7 +161,7 @@ impl Pump {
         let (mut sink, mut stream) = socket.split();
         let mut output = Vec::new();
         if is_first {
-            // Nobody has spoken to it yet: what it wrote, it wrote to stderr.
+            // It has received no request yet, so everything it wrote was written to stderr.
             let written = self.written().await;
             let (early, rest) = early(&mut stream).await;
             output = rest;
@@ -175,12 +175,12 @@ impl Pump {
             for bytes in output {
                 let _ = stdout.write_all(&bytes).await;
             }
-            while let Ok(Some(Ok(message))) = timeout(SILENCE, stream.next()).await {
+            while let Ok(Some(Ok(message))) = timeout(SILENCE_TIMEOUT, stream.next()).await {
                 match piece(message) {
                     Some((STDOUT, bytes)) => {
                         *out_ends_line = bytes.ends_with(b"\n");
                         tokio::select! {
-                            // Its reader is gone, and may be so.
+                            // An error means that the reader is gone, which is allowed.
                             _ = stdout.write_all(&bytes) => {}
                             () = killed.cancelled() => {}
                         }
@@ -195,27 +195,27 @@ impl Pump {
         };
         let log = &self.shared.log;
         let settled = async {
-            sleep(SETTLED).await;
+            sleep(SETTLED_AFTER).await;
             if !is_first {
-                log.note("toolwharf: the connection to its streams broke off, and was made again");
+                log.note("toolwharf: the connection to its streams was lost and opened again");
             }
             std::future::pending().await
         };
         tokio::select! {
             () = reading => {}
             () = settled => {}
-            // It ends with the connection; the output has more to say.
+            // When stdin ends, the output must still be read until the connection ends.
             () = async { send(stdin, &mut sink).await; std::future::pending().await } => {}
         }
     }
 }
 
-/// Sends what is read, and pings, until the connection fails. The end of the input would be the end
-/// of the whole connection: a server is stopped by a signal.
+/// Sends stdin and pings until the connection fails. The end of the input is not sent, because it would end the whole
+/// connection. A server is stopped by a signal.
 async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; CHUNK_BYTES];
     let mut is_open = true;
-    let mut ping = interval_at(Instant::now() + PING, PING);
+    let mut ping = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let next = tokio::select! {
@@ -234,10 +234,11 @@ async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
     }
 }
 
-/// Reads the stderr that is there already, for at most [`EARLY`]; and the output that comes meanwhile.
+/// Reads stderr that is already available, for at most [`EARLY_OUTPUT_TIMEOUT`]. Also returns the stdout received in
+/// that time.
 async fn early(stream: &mut Stream) -> (Vec<u8>, Vec<Bytes>) {
     let (mut errors, mut output) = (Vec::new(), Vec::new());
-    let deadline = Instant::now() + EARLY;
+    let deadline = Instant::now() + EARLY_OUTPUT_TIMEOUT;
     while errors.is_empty()
         && let Ok(Some(Ok(message))) = timeout_at(deadline, stream.next()).await
     {
@@ -250,7 +251,7 @@ async fn early(stream: &mut Stream) -> (Vec<u8>, Vec<Bytes>) {
     (errors, output)
 }
 
-/// How much of the beginning of `new` is the end of `old`.
+/// Returns the length of the longest start of `new` that is also the end of `old`.
 fn overlap(old: &[u8], new: &[u8]) -> usize {
     let most = old.len().min(new.len());
     let lengths = (1..=most).rev();

@@ -1,11 +1,11 @@
-//! What the API server says of pods: one watch for all servers.
+//! One watch on the API server for the pods of all servers.
 //!
 //! # Invariants
 //!
-//! - A pod that is followed is told of until it is gone or nobody follows it any more.
-//! - A watch that ends is opened again where it ended. Where the API server has forgotten that place, all pods are read
-//!   again. It is asked as long as it does not answer; until then nothing is known to have ended.
-//! - No label selects the pods: somebody else may take labels off, and a pod that has lost its label is not gone.
+//! - A followed pod is reported until it is gone or no longer followed.
+//! - A watch that ends continues where it ended. If the API server no longer has that position, all pods are read
+//!   again. Requests are repeated until the API server responds; until then, no pod counts as ended.
+//! - The watch uses no label selector. Another program may remove labels, and a pod that lost its label is not gone.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -24,32 +24,32 @@ use super::api::{Call, Cluster, call};
 use super::life::Seen;
 use crate::unit::Error;
 
-/// Seconds after which a watch is opened again.
-const WATCH: u32 = 240;
-/// Bookmarks come once a minute.
-const SILENCE: Duration = Duration::from_secs(75);
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Duration of one watch request in seconds. After that, a new one is opened.
+const WATCH_SECS: u32 = 240;
+/// A watch that receives nothing for this long counts as lost. Bookmarks arrive once a minute.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(75);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Clones are the same.
+/// Cheap to clone; clones share state.
 #[derive(Clone, Default)]
 pub(super) struct Watcher(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Somebody follows a pod no more.
+    /// Notified when a [`Following`] is dropped.
     left: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// By the uid of their pods.
+    /// Keyed by pod uid.
     followed: HashMap<String, watch::Sender<Seen>>,
     is_watching: bool,
 }
 
-/// Follows a pod until it is dropped.
+/// Follows a pod until dropped.
 pub(super) struct Following {
     shared: Arc<Shared>,
     uid: String,
@@ -63,7 +63,7 @@ impl Drop for Following {
 }
 
 impl Watcher {
-    /// Follows a pod that was just made. The task that watches belongs to `tasks`; it ends when nobody follows anything.
+    /// Follows a pod that was just created. The watch task belongs to `tasks` and ends when no pod is followed.
     pub(super) async fn follow(
         &self,
         cluster: &Cluster,
@@ -86,8 +86,8 @@ impl Watcher {
         if !is_watched {
             let watching = Arc::clone(&self.0).run(cluster.clone());
             tasks.spawn(watching);
-        } else if let Ok(Some(pod)) = call("look at a pod", cluster.pods.get_opt(&name)).await {
-            // The watch may have told of it before it was followed.
+        } else if let Ok(Some(pod)) = call("read a pod", cluster.pods.get_opt(&name)).await {
+            // The watch may have reported it before it was followed.
             tell.send_if_modified(|known| {
                 let is_new = Arc::ptr_eq(known.pod(), &first) && pod.metadata.uid == Some(uid);
                 if is_new {
@@ -103,7 +103,7 @@ impl Watcher {
 impl Shared {
     async fn run(self: Arc<Self>, cluster: Cluster) {
         let mut place = None;
-        let mut pause = PAUSE;
+        let mut pause = RETRY_DELAY;
         while !self.is_over() {
             let watched = async {
                 let from = match place.take() {
@@ -124,28 +124,28 @@ impl Shared {
             match outcome {
                 Ok((from, is_new)) => {
                     place = from;
-                    pause = if is_new { PAUSE } else { pause };
+                    pause = if is_new { RETRY_DELAY } else { pause };
                 }
                 Err(error) => {
                     let error = Error::from(error);
-                    tracing::debug!("the API server does not tell of pods: {error}");
+                    tracing::debug!("cannot watch pods: {error}");
                 }
             }
             sleep(pause).await;
-            pause = (2 * pause).min(PAUSE_MAX);
+            pause = (2 * pause).min(MAX_RETRY_DELAY);
         }
     }
 
-    /// Whether nobody follows anything: then whoever follows something next begins anew.
+    /// Returns whether no pod is followed. Then the next one that is followed starts a new watch.
     fn is_over(&self) -> bool {
         let mut state = self.state.lock();
         state.is_watching = !state.followed.is_empty();
         !state.is_watching
     }
 
-    /// Reads all pods; where to watch from.
+    /// Reads all pods. Returns the position to watch from.
     async fn read(&self, cluster: &Cluster) -> Result<String, Call> {
-        // Whatever is followed later may have been made after this.
+        // Taken first, because a pod followed later may have been created after the list.
         let known: Vec<String> = self.state.lock().followed.keys().cloned().collect();
         let pods = call("list pods", cluster.pods.list(&ListParams::default())).await?;
         let mut there: HashMap<String, Pod> = HashMap::new();
@@ -161,13 +161,14 @@ impl Shared {
         Ok(pods.metadata.resource_version.unwrap_or_default())
     }
 
-    /// Watches until that ends; where to go on, unless that is forgotten, and whether anything came.
+    /// Watches until the request ends. Returns the position to continue from, unless the server no longer has it, and
+    /// whether anything was received.
     async fn watch(
         &self,
         cluster: &Cluster,
         mut from: String,
     ) -> Result<(Option<String>, bool), Call> {
-        let params = WatchParams::default().timeout(WATCH);
+        let params = WatchParams::default().timeout(WATCH_SECS);
         let opened = call("watch pods", cluster.pods.watch(&params, &from)).await;
         let mut events = match opened {
             Ok(events) => pin!(events),
@@ -175,7 +176,7 @@ impl Shared {
             Err(error) => return Err(error),
         };
         let mut is_new = false;
-        while let Ok(Some(Ok(event))) = timeout(SILENCE, events.next()).await {
+        while let Ok(Some(Ok(event))) = timeout(SILENCE_TIMEOUT, events.next()).await {
             let version = match event {
                 WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
                     let version = pod.metadata.resource_version.clone();
@@ -189,7 +190,7 @@ impl Shared {
                     version
                 }
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
-                // Its place is too old, for example.
+                // Its position is too old, for example.
                 WatchEvent::Error(_) => return Ok((None, is_new)),
             };
             is_new = true;
@@ -214,7 +215,7 @@ impl Shared {
     }
 }
 
-/// A pod without who changed what of it, which is half of it.
+/// Removes the field managers from a pod, which are half of its size.
 fn lean(mut pod: Pod) -> Arc<Pod> {
     pod.metadata.managed_fields = None;
     Arc::new(pod)

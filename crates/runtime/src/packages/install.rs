@@ -1,6 +1,6 @@
-//! How packages get here: npm and uv, each step in a sandbox, with nothing of the package run.
+//! Installs packages with npm and uv. Each step runs in a sandbox and runs no package code.
 //!
-//! An installation resolves first, checks what was resolved ([`super::lock`]), and fetches exactly that.
+//! An installation resolves versions first, checks the result ([`super::lock`]), and then installs exactly that.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::lock::{check_npm, check_pypi};
 use super::request::{Registry, Request, without_secrets};
-use super::shelf::{PYTHON, Shelf, Stage, make_readable};
+use super::shelf::{PYTHON_LINK, Shelf, Stage, make_readable};
 use super::sources::{Sources, addresses, own_environment};
 use super::tools::{Tools, known_flags};
 use super::{Packages, blocking, refused, tool};
@@ -24,32 +24,32 @@ use crate::egress::Allowed;
 use crate::sandbox::confine::{Done, Step, is_system, take};
 use crate::unit::Error;
 
-/// For one package, with all that it needs.
-pub(super) const INSTALL: Duration = Duration::from_secs(300);
-/// Of what npm and uv say. The cause comes first.
+/// Timeout for installing one package with its dependencies.
+pub(super) const INSTALL_TIMEOUT: Duration = Duration::from_secs(300);
+/// Limits for quoted npm and uv output. The cause comes first.
 const MAX_LINES: usize = 6;
 const MAX_LINE_CHARS: usize = 300;
-/// What npm and uv say when trying again will not help.
-const LASTING: [&str; 4] = [
+/// Parts of npm and uv output that mean that a retry cannot help.
+const LASTING_ERRORS: [&str; 4] = [
     "code E404",
     "code ETARGET",
     "code EALLOW",
     "No solution found",
 ];
 
-/// What uv works on, and that it builds nothing.
-const INTO: [&str; 4] = ["--python", "venv/bin/python", "--no-build", "--quiet"];
+/// uv options: the target, and that it builds nothing.
+const UV_OPTIONS: [&str; 4] = ["--python", "venv/bin/python", "--no-build", "--quiet"];
 
-/// The versions and hashes of packages of PyPI.
-const PINS: &str = "requirements.txt";
-/// The versions and hashes of packages of npm.
-const LOCK: &str = "package-lock.json";
-/// A larger lock file is refused.
+/// The versions and hashes of PyPI packages.
+const REQUIREMENTS_FILE: &str = "requirements.txt";
+/// The versions and hashes of npm packages.
+const LOCK_FILE: &str = "package-lock.json";
+/// A larger lock file is rejected.
 const MAX_LOCK_BYTES: u64 = 64 << 20;
-/// What the installation's proxy names in refusals.
-const LIST: &str = "the registries that Toolwharf's npm and uv are configured for";
-/// Options of npm that keep its lock file complete and its packages inert, whatever its settings say.
-const NPM: [&str; 14] = [
+/// The name of the allow-list in errors of the egress proxy.
+const ALLOW_LIST_NAME: &str = "the registries that Toolwharf's npm and uv are configured for";
+/// npm options that keep its lock file complete and disable scripts, whatever its settings say.
+const NPM_OPTIONS: [&str; 14] = [
     "--ignore-scripts",
     "--no-audit",
     "--no-fund",
@@ -66,7 +66,7 @@ const NPM: [&str; 14] = [
     "--replace-registry-host=npmjs",
 ];
 
-/// A version in the making, and what makes it.
+/// A version in preparation, and everything needed to make it.
 struct Making<'a> {
     packages: &'a Packages,
     label: &'a str,
@@ -76,12 +76,12 @@ struct Making<'a> {
     program: PathBuf,
     tools: Tools,
     sources: Sources,
-    /// Folders of `find-links` that only this process's user can read → their copies on the stage.
+    /// Folders of `find-links` that only the user of this process can read → their copies on the stage.
     links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Packages {
-    /// Installs a package if nobody else did meanwhile; its folder.
+    /// Installs a package, unless another request has just done so. Returns its folder.
     pub(super) async fn installed(
         &self,
         label: &str,
@@ -103,7 +103,7 @@ impl Packages {
         };
         let made = async {
             let making = Making::begin(self, label, request, &stage).await?;
-            // An installation that lost its interpreter keeps its versions.
+            // An installation that lost its interpreter is made again with the same versions.
             making.prepare(shelf.last()).await?;
             making.resolve().await?;
             making.install().await
@@ -126,7 +126,7 @@ impl Packages {
         .await
     }
 
-    /// Installs the newest version if it is not here yet, beside the one that is started; which one that is.
+    /// Installs the newest version next to the one that is started, if missing. Returns the version.
     pub(super) async fn updated(
         &self,
         label: &str,
@@ -188,8 +188,8 @@ impl<'a> Making<'a> {
             label,
             request,
             stage,
-            deadline: Instant::now() + INSTALL,
-            // npm finds its own files beside the file, not beside a link to it.
+            deadline: Instant::now() + INSTALL_TIMEOUT,
+            // npm looks for its own files relative to its real path, not to a link.
             program: program.canonicalize().map_err(disk)?,
             tools: Tools::default(),
             sources: Sources::default(),
@@ -229,21 +229,21 @@ impl<'a> Making<'a> {
         Ok(making)
     }
 
-    /// npm's settings, as npm itself reads them.
+    /// Reads npm's settings with npm itself.
     async fn npm_config(&self) -> Result<Value, Error> {
         let args = ["config", "list", "--json", "--long"];
         let step = self.step(&self.program, args.into_iter(), None);
         let done = self.done("npm", self.run(step).await?, None)?;
         serde_json::from_slice(&done.stdout)
-            .map_err(|_| Error::Failed("`npm config list --json` prints no JSON".to_owned()))
+            .map_err(|_| Error::Failed("`npm config list --json` did not print JSON".to_owned()))
     }
 
-    /// Makes the stage ready; versions that `last` has are preferred to newer ones.
+    /// Prepares the stage. Versions in `last` are preferred to newer ones.
     async fn prepare(&self, last: Option<PathBuf>) -> Result<(), Error> {
         match self.request.registry {
             Registry::Npm => {
                 let package = self.stage.package();
-                // Without it npm would look for a project in the folders above.
+                // Without it, npm would look for a project in the parent folders.
                 self.blocking(move || {
                     fs::write(package.join("package.json"), r#"{"private":true}"#)
                 })
@@ -253,7 +253,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Finds out which versions there are to be, and checks where they come from; the version of the package itself.
+    /// Resolves versions and checks their sources. Returns the version of the package itself.
     async fn resolve(&self) -> Result<String, Error> {
         match self.request.registry {
             Registry::Npm => self.npm_resolve().await?,
@@ -267,7 +267,7 @@ impl<'a> Making<'a> {
             let unfit = |why| refused(format!("`{specs}` cannot be installed: {why}"));
             match request.registry {
                 Registry::Npm => {
-                    let lock = read(&package.join(LOCK)).map_err(disk)?;
+                    let lock = read(&package.join(LOCK_FILE)).map_err(disk)?;
                     let lock: Value = serde_json::from_slice(&lock).unwrap_or_default();
                     check_npm(&lock, &registries).map_err(unfit)?;
                     let place = format!("node_modules/{}", request.package);
@@ -275,7 +275,7 @@ impl<'a> Making<'a> {
                     found.map(str::to_owned).ok_or_else(|| unknown(&request))
                 }
                 Registry::Pypi => {
-                    let pins = read(&package.join(PINS)).map_err(disk)?;
+                    let pins = read(&package.join(REQUIREMENTS_FILE)).map_err(disk)?;
                     check_pypi(&String::from_utf8_lossy(&pins)).map_err(unfit)?;
                     version(&request, &package)
                 }
@@ -284,7 +284,7 @@ impl<'a> Making<'a> {
         .await
     }
 
-    /// Installs what was resolved.
+    /// Installs the resolved versions.
     async fn install(&self) -> Result<(), Error> {
         match self.request.registry {
             Registry::Npm => self.npm_install().await,
@@ -300,7 +300,7 @@ impl<'a> Making<'a> {
         };
         let command = ["install", "--package-lock-only", prefix.as_str()];
         let specs = self.request.specs.iter().map(String::as_str);
-        let args = command.into_iter().chain(NPM).chain(flags);
+        let args = command.into_iter().chain(NPM_OPTIONS).chain(flags);
         let allowed = self.allowed_registries();
         let step = self.step(
             &self.program,
@@ -312,11 +312,11 @@ impl<'a> Making<'a> {
     }
 
     async fn npm_install(&self) -> Result<(), Error> {
-        let lock = self.stage.package().join(LOCK);
+        let lock = self.stage.package().join(LOCK_FILE);
         let before = read(&lock).map_err(disk)?;
         let prefix = format!("--prefix={}", self.stage.package().display());
         let allowed = self.allowed_registries();
-        let args = ["ci", prefix.as_str()].into_iter().chain(NPM);
+        let args = ["ci", prefix.as_str()].into_iter().chain(NPM_OPTIONS);
         let step = self.step(&self.program, args, Some(&allowed));
         self.done("npm", self.run(step).await?, Some(&allowed))?;
         if read(&lock).map_err(disk)? == before {
@@ -334,11 +334,14 @@ impl<'a> Making<'a> {
         let specs = self.request.specs.join("\n");
         self.blocking(move || {
             let interpreter = fs::read_link(package.join("venv/bin/python"))?;
-            symlink(interpreter, package.join(PYTHON))?;
+            symlink(interpreter, package.join(PYTHON_LINK))?;
             fs::write(package.join("requirements.in"), specs)?;
-            // uv prefers those that it finds in its output.
+            // uv prefers versions that already exist in its output file.
             if let Some(last) = last {
-                let _ = fs::copy(last.join(PINS), package.join(PINS));
+                let _ = fs::copy(
+                    last.join(REQUIREMENTS_FILE),
+                    package.join(REQUIREMENTS_FILE),
+                );
             }
             match pythons.exists() {
                 true => make_readable(&pythons),
@@ -348,7 +351,7 @@ impl<'a> Making<'a> {
         .await
     }
 
-    /// Makes the virtual environment: with a Python that is here, else with one that uv downloads.
+    /// Creates the virtual environment, with an installed Python or with one that uv downloads.
     async fn venv(&self) -> Result<(), Error> {
         let python = self.request.python.iter();
         let python = python.flat_map(|python| ["--python", python.as_str()]);
@@ -402,7 +405,8 @@ impl<'a> Making<'a> {
             own.display().to_string(),
         );
         step.shown.retain(|shown| *shown != own);
-        // They get their place once they are complete; until then it leads to the stage.
+        // Downloaded interpreters are moved to their place once complete. Until then, the place inside is a folder on
+        // the stage.
         step.writable.insert(own.clone(), new.clone());
         self.blocking({
             let (new, own) = (new.clone(), own.clone());
@@ -419,9 +423,9 @@ impl<'a> Making<'a> {
             "--no-header",
             "--no-annotate",
             "--output-file",
-            PINS,
+            REQUIREMENTS_FILE,
         ];
-        let compile = ["pip", "compile"].into_iter().chain(INTO).chain(pins);
+        let compile = ["pip", "compile"].into_iter().chain(UV_OPTIONS).chain(pins);
         let allowed = self.allowed_registries();
         let step = self.step(
             &self.program,
@@ -433,20 +437,20 @@ impl<'a> Making<'a> {
     }
 
     async fn pypi(&self) -> Result<(), Error> {
-        let install = ["pip", "install"].into_iter().chain(INTO);
+        let install = ["pip", "install"].into_iter().chain(UV_OPTIONS);
         let pins = [
             "--no-compile-bytecode",
             "--require-hashes",
             "--requirements",
-            PINS,
+            REQUIREMENTS_FILE,
         ];
         let allowed = self.allowed_registries();
         let step = self.step(&self.program, install.chain(pins), Some(&allowed));
         self.done("uv", self.run(step).await?, Some(&allowed))?;
-        // For faster starts, and as well as it goes. Neither uv nor the environment's own Python may do that: they run
-        // what packages put into `.pth` files.
+        // Compiled for faster starts; errors are ignored. Neither uv nor the Python of the environment may do this,
+        // because they would run code from the packages' `.pth` files.
         let compile = ["-I", "-S", "-m", "compileall", "-q", "venv/lib"];
-        let python = self.stage.package().join(PYTHON);
+        let python = self.stage.package().join(PYTHON_LINK);
         if let Ok(python) = python.canonicalize() {
             let mut step = self.step(&python, compile.into_iter(), None);
             step.shown.extend(Tools::find(&python).shown);
@@ -465,7 +469,7 @@ impl<'a> Making<'a> {
         };
         places.extend(addresses(&self.packages.hosts));
         let parents = self.sources.parents.clone();
-        Arc::new(Allowed::configured(places, LIST, parents))
+        Arc::new(Allowed::configured(places, ALLOW_LIST_NAME, parents))
     }
 
     fn step<'s>(
@@ -476,7 +480,7 @@ impl<'a> Making<'a> {
     ) -> Step {
         let mut shown = self.sources.shown.clone();
         shown.extend(self.tools.shown.iter().cloned());
-        // Nothing shows the data directory as a whole.
+        // No shown folder may contain the data directory.
         shown.retain(|shown| !self.stage.root().starts_with(shown));
         Step {
             label: self.label.to_owned(),
@@ -511,12 +515,12 @@ impl<'a> Making<'a> {
         self.packages.confine.run(step).await
     }
 
-    /// What a step did, unless it failed.
+    /// Returns the result of a step, or an error if it failed.
     fn done(&self, by: &str, done: Done, allowed: Option<&Arc<Allowed>>) -> Result<Done, Error> {
         let specs = self.specs();
         if let Some(exceeded) = &done.exceeded {
             return Err(refused(format!(
-                "`{specs}` cannot be installed: with all that it depends on it takes {exceeded}"
+                "`{specs}` cannot be installed: with all dependencies it takes {exceeded}"
             )));
         }
         let mut said = said(&done.stderr);
@@ -526,23 +530,23 @@ impl<'a> Making<'a> {
         let refused_hosts = allowed.map(|allowed| allowed.refused()).unwrap_or_default();
         if !refused_hosts.is_empty() {
             said.push_str(&format!(
-                "; it asked for `{}`, which is not among the configured registries: add it to `package_hosts` in [hosting] of \
-                 toolwharf.toml if a registry of yours keeps its files there",
+                "; it tried to reach `{}`, which is not among the configured registries: add it to `package_hosts` in [hosting] of \
+                 toolwharf.toml if one of your registries keeps its files there",
                 refused_hosts.join("`, `")
             ));
         }
         match done.exit {
             Some(exit) if exit.success() => Ok(done),
-            Some(_) if LASTING.iter().any(|lasting| said.contains(lasting)) => Err(refused(
+            Some(_) if LASTING_ERRORS.iter().any(|lasting| said.contains(lasting)) => Err(refused(
                 format!("`{specs}` cannot be installed; {by} says: {said}"),
             )),
             Some(exit) => Err(Error::Failed(format!(
-                "`{specs}` was not installed ({exit}); {by} says: {said}; what it needs to reach its registry has to be \
+                "`{specs}` was not installed ({exit}); {by} says: {said}; settings for reaching its registry must be \
                  in the environment of Toolwharf itself"
             ))),
             None => Err(Error::Failed(format!(
                 "`{specs}` was not installed within {} s; {by} says: {said}",
-                INSTALL.as_secs()
+                INSTALL_TIMEOUT.as_secs()
             ))),
         }
     }
@@ -551,7 +555,7 @@ impl<'a> Making<'a> {
         self.request.specs.join("`, `")
     }
 
-    /// Interpreters that uv downloads.
+    /// The folder for interpreters that uv downloads.
     fn pythons(&self) -> PathBuf {
         self.packages.dir.join("python")
     }
@@ -564,10 +568,11 @@ impl<'a> Making<'a> {
     }
 }
 
-/// What files that uv looks for in a folder of `find-links` end with.
-const LINKED: [&str; 4] = [".whl", ".tar.gz", ".zip", ".html"];
+/// Suffixes of files that uv uses from a folder of `find-links`.
+const LINKED_SUFFIXES: [&str; 4] = [".whl", ".tar.gz", ".zip", ".html"];
 
-/// The folders of `find-links` that everybody can read, and copies of the others: the installation's user is not this process's.
+/// The folders of `find-links` that are readable by all users, and copies of the others: installations run as another
+/// user.
 type Links = (Vec<PathBuf>, BTreeMap<PathBuf, PathBuf>);
 
 fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
@@ -576,7 +581,7 @@ fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
         let Ok(about) = link.metadata() else {
             continue;
         };
-        // A folder around the data directory would show that.
+        // Showing a folder around the data directory would reveal the data directory.
         let around = stage.root().starts_with(link);
         let public = about.permissions().mode() & 0o005 == 0o005;
         if !about.is_dir() || public && !around {
@@ -589,7 +594,7 @@ fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
             let entry = entry?;
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let is_package = LINKED.iter().any(|end| name.ends_with(end));
+            let is_package = LINKED_SUFFIXES.iter().any(|end| name.ends_with(end));
             if is_package && entry.path().is_file() {
                 let to = copy.join(entry.file_name());
                 fs::copy(entry.path(), &to)?;
@@ -602,13 +607,13 @@ fn copy_links(links: &[PathBuf], stage: &Stage) -> io::Result<Links> {
     Ok((readable, copies))
 }
 
-/// Moves downloaded interpreters to their place. One that is there already stays.
+/// Moves downloaded interpreters to their place. Existing ones are kept.
 fn adopt(new: &Path, place: &Path) -> io::Result<()> {
     for entry in fs::read_dir(new)? {
         let entry = entry?;
         let name = entry.file_name();
         let to = place.join(&name);
-        // Locks and temporary files begin with a dot.
+        // Names of locks and temporary files begin with a dot.
         if name.as_encoded_bytes().starts_with(b".") || to.exists() {
             continue;
         }
@@ -619,7 +624,7 @@ fn adopt(new: &Path, place: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that an installation made. It follows no link that could lead elsewhere.
+/// Reads a file made by an installation. Does not follow a link, which could lead anywhere.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = fs::OpenOptions::new()
@@ -627,7 +632,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         .custom_flags(flags.cast_signed())
         .open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other(format!("`{}` is no file", path.display())));
+        return Err(io::Error::other(format!(
+            "`{}` is not a file",
+            path.display()
+        )));
     }
     let mut content = Vec::new();
     file.take(MAX_LOCK_BYTES + 1).read_to_end(&mut content)?;
@@ -641,10 +649,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 pub(super) fn disk(error: io::Error) -> Error {
-    Error::Failed(format!("the folder of a package cannot be made: {error}"))
+    Error::Failed(format!("cannot create the folder of a package: {error}"))
 }
 
-/// The version of the first package that is there.
+/// Reads the version of the first package from its files.
 fn version(request: &Request, package: &Path) -> Result<String, Error> {
     let found = match request.registry {
         Registry::Npm => {
@@ -657,7 +665,7 @@ fn version(request: &Request, package: &Path) -> Result<String, Error> {
             manifest["version"].as_str().map(str::to_owned)
         }
         Registry::Pypi => {
-            let pins = read(&package.join(PINS)).unwrap_or_default();
+            let pins = read(&package.join(REQUIREMENTS_FILE)).unwrap_or_default();
             pinned_version(&String::from_utf8_lossy(&pins), &request.package)
         }
     };
@@ -666,14 +674,14 @@ fn version(request: &Request, package: &Path) -> Result<String, Error> {
 
 fn unknown(request: &Request) -> Error {
     Error::Failed(format!(
-        "the version of `{}` cannot be found out",
+        "cannot determine the version of `{}`",
         request.package
     ))
 }
 
-/// Of a file of requirements.
+/// Finds the version of a package in a requirements file.
 fn pinned_version(pins: &str, package: &str) -> Option<String> {
-    // As PyPI compares names.
+    // PyPI's rule for comparing names.
     let normal = |name: &str| {
         let parts: Vec<_> = name
             .split(['-', '_', '.'])
@@ -689,7 +697,7 @@ fn pinned_version(pins: &str, package: &str) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// What npm or uv said, without what helps nobody and without what may be a secret.
+/// Reduces npm or uv output to its cause, without parts that may be secret.
 fn said(text: &str) -> String {
     let lines = text
         .lines()

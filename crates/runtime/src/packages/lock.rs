@@ -1,17 +1,17 @@
-//! Whether what npm and uv resolved comes from configured registries only, each package with its hash.
+//! Checks that what npm and uv resolved comes only from configured registries, and that each package has a hash.
 
 use serde_json::{Map, Value};
 
 use super::request::without_secrets;
 use super::sources::Place;
 
-const MODULES: &str = "node_modules/";
+const MODULES_PREFIX: &str = "node_modules/";
 const WAY_OUT: &str = "install it yourself and give its program by its full path if you trust it";
 
 /// Checks `package-lock.json`.
 ///
 /// # Errors
-/// The text names the package, what is wrong with it, and the way out.
+/// The text names the package, the problem, and the way out.
 pub(super) fn check_npm(lock: &Value, registries: &[Place]) -> Result<(), String> {
     let packages = lock["packages"]
         .as_object()
@@ -28,7 +28,7 @@ fn check_entry(
     entry: &Value,
     registries: &[Place],
 ) -> Result<(), String> {
-    let name = place.rsplit(MODULES).next().unwrap_or(place);
+    let name = place.rsplit(MODULES_PREFIX).next().unwrap_or(place);
     let refused = |what: &str| {
         Err(format!(
             "its dependency `{}` {what}; only packages of the configured registries are installed: {WAY_OUT}",
@@ -37,15 +37,15 @@ fn check_entry(
     };
     let resolved = entry["resolved"].as_str();
     let shown = |url: &str| without_secrets(url).escape_debug().to_string();
-    let is_module = place.starts_with(MODULES) && !place.split('/').any(|part| part == "..");
+    let is_module = place.starts_with(MODULES_PREFIX) && !place.split('/').any(|part| part == "..");
     if entry["link"] == true || !is_module {
         let to = resolved.unwrap_or(place);
         return refused(&format!("is a folder, `{}`", shown(to)));
     }
     if entry["inBundle"] == true && resolved.is_none() {
-        // It is in the tarball of the package around it, which has the hash.
+        // It is part of the tarball of the package that contains it, whose hash covers it.
         let around = place
-            .rsplit_once(&format!("/{MODULES}"))
+            .rsplit_once(&format!("/{MODULES_PREFIX}"))
             .map(|(around, _)| around);
         return match around.and_then(|around| Some((around, packages.get(around)?))) {
             Some((around, entry)) => check_entry(packages, around, entry, registries),

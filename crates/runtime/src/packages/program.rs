@@ -1,4 +1,4 @@
-//! Which file of an installed package is run.
+//! Finds the file of an installed package to run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::request::{Registry, Request, is_file_name};
 
-/// Names of programs in an error.
+/// Limit for program names in an error message.
 const MAX_SHOWN: usize = 20;
 
-/// The program that `request` names, or that its package is run by.
+/// Returns the program that `request` names, or the default program of its package.
 ///
 /// # Errors
-/// There is none: the text names those that there are.
+/// Not found. The text lists the programs of the package.
 pub(super) fn find(request: &Request, folder: &Path) -> Result<PathBuf, String> {
     let (bins, names) = match request.registry {
         Registry::Npm => ("node_modules/.bin", npm_names(folder, &request.package)),
@@ -39,7 +39,7 @@ fn no_program(request: &Request, names: &BTreeSet<String>) -> String {
     let package = &request.package;
     let wanted = match &request.program {
         Some(program) => format!("program `{}`", program.escape_debug()),
-        None => "program of its own name".to_owned(),
+        None => "program with the same name".to_owned(),
     };
     if names.is_empty() {
         return format!("`{package}` has no {wanted}, and no other; it may be a library");
@@ -57,7 +57,7 @@ fn no_program(request: &Request, names: &BTreeSet<String>) -> String {
     format!("`{package}` has no {wanted}; name one of: {shown}, as in `{option} {package} NAME`")
 }
 
-/// The programs of one package, as its manifest names them.
+/// The programs of one package, from its manifest.
 fn npm_names(folder: &Path, package: &str) -> BTreeSet<String> {
     let manifest = folder
         .join("node_modules")
@@ -81,7 +81,7 @@ fn npm_names(folder: &Path, package: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The programs of all packages of an environment, and none of its own.
+/// The programs of all packages of a virtual environment, without those of the environment itself.
 fn python_names(folder: &Path) -> BTreeSet<String> {
     let own = ["activate", "deactivate", "python", "pydoc", "pip"];
     let entries = fs::read_dir(folder.join("venv/bin"))
@@ -162,7 +162,7 @@ mod tests {
             (
                 "uvx two",
                 Err(
-                    "`two` has no program of its own name; name one of: one, other, as in `uvx --from two NAME`",
+                    "`two` has no program with the same name; name one of: one, other, as in `uvx --from two NAME`",
                 ),
             ),
         ] {

@@ -1,19 +1,19 @@
-//! What a command line of `npx` or `uvx` asks for.
+//! Parses command lines of `npx` and `uvx`.
 //!
 //! # Invariants
 //!
-//! - Only names and versions of a registry's packages get through. A path, a URL or a repository would be built by npm or
-//!   uv, outside of the sandbox and with code of its own.
-//! - Errors show no value of an option and no part of a URL that may be a secret.
+//! - Only names and versions of registry packages are accepted. For a path, a URL or a repository, npm or uv would run
+//!   build code of that package outside the server's sandbox.
+//! - Errors contain no option value, and no part of a URL that may be secret.
 
 use std::path::Path;
 
 use model::url_for_display;
 
-/// Longer names of folders are refused by file systems.
+/// File systems reject longer folder names.
 const MAX_KEY_BYTES: usize = 255;
 
-/// Where packages come from.
+/// The source of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Registry {
     Npm,
@@ -26,30 +26,30 @@ pub(super) struct Request {
     pub(super) registry: Registry,
     /// The name of the first package.
     pub(super) package: String,
-    /// As npm and uv take them, the first package first.
+    /// In the syntax of npm or uv, the first package first.
     pub(super) specs: Vec<String>,
-    /// The version of Python, as uv takes it.
+    /// The Python version, in the syntax of uv.
     pub(super) python: Option<String>,
-    /// `None`: the one that the package is run by.
+    /// `None`: the default program of the package.
     pub(super) program: Option<String>,
-    /// What the program gets.
+    /// The arguments of the program.
     pub(super) args: Vec<String>,
 }
 
-/// What an option of `npx` or `uvx` means.
+/// The meaning of an option of `npx` or `uvx`.
 #[derive(Clone, Copy)]
 enum Meaning {
-    /// Nothing here.
+    /// Has no effect here.
     Ignored,
-    /// A package, of which the first word is a program.
+    /// A package; the first word is then a program.
     From,
-    /// A package beside that.
+    /// An additional package.
     With,
     Python,
 }
 
 impl Registry {
-    /// The command that takes packages from it.
+    /// The command that runs packages of the registry.
     pub(super) fn command(self) -> &'static str {
         match self {
             Self::Npm => "npx",
@@ -57,7 +57,7 @@ impl Registry {
         }
     }
 
-    /// Its name, also of the folder of its packages.
+    /// Its name, which is also the name of its folder.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Npm => "npm",
@@ -79,7 +79,7 @@ impl Registry {
         }
     }
 
-    /// The name in a package's specification, and the whole as npm or uv takes it.
+    /// Returns the package name in a specification, and the specification in the syntax of npm or uv.
     fn parse(self, spec: &str) -> Option<(String, String)> {
         match self {
             Self::Npm => npm(spec),
@@ -89,10 +89,10 @@ impl Registry {
 }
 
 impl Request {
-    /// `None`: it is another command. A path of `npx` or `uvx` means the same as its name.
+    /// `None` for other commands. A path to `npx` or `uvx` means the same as its name.
     ///
     /// # Errors
-    /// The text says what of the command line cannot be.
+    /// The text says which part of the command line is not supported.
     pub(super) fn parse(command: &str, args: &[String]) -> Result<Option<Self>, String> {
         let name = Path::new(command)
             .file_name()
@@ -120,7 +120,7 @@ impl Request {
             let meaning = registry.meaning(option).ok_or_else(|| {
                 let shown = option.escape_debug();
                 format!(
-                    "`{shown}` is no option of `{by}` that a pinned package can have; leave it out, or install the \
+                    "`{shown}` is not an option of `{by}` that a pinned package can have; leave it out, or install the \
                      package and give its program by its full path"
                 )
             })?;
@@ -139,7 +139,7 @@ impl Request {
         };
         if registry == Registry::Pypi && from.len() > 1 {
             return Err(
-                "`uvx --from` is there twice; name further packages by `--with`".to_owned(),
+                "`uvx --from` is given twice; name further packages with `--with`".to_owned(),
             );
         }
         let first = first.cloned();
@@ -148,7 +148,7 @@ impl Request {
             None
         } else {
             let missing =
-                || format!("`{by}` names a package and no program of it; add the program's name");
+                || format!("`{by}` names a package but no program; add the program's name");
             Some(first.ok_or_else(missing)?)
         };
         if from.is_empty() {
@@ -189,7 +189,7 @@ impl Request {
         Ok(Some(request))
     }
 
-    /// One name for all that makes a difference to what is installed.
+    /// Encodes everything that affects what is installed as one name.
     pub(super) fn key(&self) -> String {
         let python = self.python.iter().map(|python| format!("python={python}"));
         let all: Vec<_> = self.specs.iter().cloned().chain(python).collect();
@@ -209,7 +209,7 @@ impl Request {
                 | '~' => {
                     key.push(character);
                 }
-                // All that specifications may have is ASCII.
+                // Specifications consist of ASCII only.
                 _ => key.push_str(&format!("%{:02X}", u32::from(character))),
             }
         }
@@ -217,7 +217,7 @@ impl Request {
     }
 }
 
-/// A word without what may be a secret if it is a URL.
+/// Removes parts that may be secret if the word is a URL.
 pub(super) fn without_secrets(word: &str) -> String {
     match word.contains("://") {
         true => url_for_display(word),
@@ -225,7 +225,7 @@ pub(super) fn without_secrets(word: &str) -> String {
     }
 }
 
-/// Whether it names something in a folder, and nothing else.
+/// Returns whether it is the name of an entry of a folder, not a path.
 pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |character: char| !character.is_control() && character != '/';
     !name.is_empty() && !name.starts_with(['-', '.']) && name.chars().all(plain)
@@ -236,7 +236,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.bytes().all(plain)
 }
 
-/// Versions, ranges and tags.
+/// Accepts versions, ranges and tags.
 fn is_version(version: &str, more: &[u8]) -> bool {
     let plain = |byte: u8| {
         byte.is_ascii_alphanumeric() || b".-+*<>= ".contains(&byte) || more.contains(&byte)
@@ -244,7 +244,7 @@ fn is_version(version: &str, more: &[u8]) -> bool {
     !version.is_empty() && version.bytes().all(plain)
 }
 
-/// `name`, `@scope/name`, `name@version`.
+/// Parses `name`, `@scope/name` and `name@version`.
 fn npm(spec: &str) -> Option<(String, String)> {
     let at = spec
         .char_indices()
@@ -258,7 +258,7 @@ fn npm(spec: &str) -> Option<(String, String)> {
         Some(scoped) => scoped
             .split_once('/')
             .is_some_and(|(scope, name)| is_name(scope) && is_name(name)),
-        // npm takes these for files.
+        // npm treats these as files.
         None => {
             is_name(name)
                 && ![".tgz", ".tar.gz", ".tar"]
@@ -270,7 +270,7 @@ fn npm(spec: &str) -> Option<(String, String)> {
     (is_known && is_pinned).then(|| (name.to_owned(), spec.to_owned()))
 }
 
-/// `name`, `name[extra]`, each with `@version` or as requirements have it: `==1.2`, `>=1,<2`.
+/// Parses `name` and `name[extra]`, each with `@version` or a version as in requirements: `==1.2`, `>=1,<2`.
 fn pypi(spec: &str) -> Option<(String, String)> {
     let end = spec.find(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c)));
     let (name, rest) = spec.split_at(end.unwrap_or(spec.len()));
@@ -298,7 +298,7 @@ fn pypi(spec: &str) -> Option<(String, String)> {
     is_name(name).then(|| (name.to_owned(), format!("{name}{extras}{version}")))
 }
 
-/// A name or a path would be executed to find out what it is.
+/// Accepts versions only. uv would execute a name or a path to find its version.
 fn python_version(version: String) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_digit() || b".<>=,*".contains(&byte);
     if !version.is_empty() && version.bytes().all(plain) {
@@ -403,13 +403,13 @@ mod tests {
         for (line, expected) in [
             ("npx", "`npx` names no package"),
             ("npx -y", "`npx` names no package"),
-            ("npx -c one", "`-c` is no option of `npx`"),
+            ("npx -c one", "`-c` is not an option of `npx`"),
             (
                 "npx --registry=https://me:hunter2@example.com one",
-                "`--registry` is no option of `npx`",
+                "`--registry` is not an option of `npx`",
             ),
             ("npx -p", "`npx -p` lacks its value"),
-            ("npx -p one", "`npx` names a package and no program"),
+            ("npx -p one", "`npx` names a package but no program"),
             ("npx -p one ../run", "`../run` is not the name of a program"),
             ("npx ./one", "`./one` is not a package of npm"),
             ("npx one@npm:two", "`one@npm:two` is not a package of npm"),
@@ -429,7 +429,7 @@ mod tests {
             ("uvx", "`uvx` names no package"),
             (
                 "uvx --index-url=https://me:hunter2@example.com one",
-                "`--index-url` is no option of `uvx`",
+                "`--index-url` is not an option of `uvx`",
             ),
             (
                 "uvx --from git+https://me:hunter2@example.com/one run",
@@ -437,7 +437,7 @@ mod tests {
             ),
             (
                 "uvx --from one --from two run",
-                "`uvx --from` is there twice",
+                "`uvx --from` is given twice",
             ),
             (
                 "uvx one@git+https://example.com",

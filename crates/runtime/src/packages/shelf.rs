@@ -1,8 +1,8 @@
-//! Where the versions of a package stand, and how they get there.
+//! Storage of the versions of a package.
 //!
 //! # Invariants
 //!
-//! - What has the name of a version was complete, and on the disk, before it got that name.
+//! - A version was complete, and written to the disk, before it got its final name.
 //! - A version with a [`Lease`] is not removed.
 
 use std::fs::{self, File, Permissions};
@@ -14,34 +14,35 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::request::{Registry, Request, is_file_name};
 
-/// What names of folders begin with in which a version is being made.
-pub(super) const STAGE: &str = ".new-";
-/// The link to the interpreter of a virtual environment. It is not taken from there, where packages can put files, too.
-pub(super) const PYTHON: &str = "python";
-const CURRENT: &str = "current";
+/// Prefix of the names of folders with a version in preparation.
+pub(super) const STAGE_PREFIX: &str = ".new-";
+/// The link to the interpreter of a virtual environment. The link inside `venv` is not used, because packages can
+/// change it.
+pub(super) const PYTHON_LINK: &str = "python";
+const CURRENT_LINK: &str = "current";
 
-/// All versions that were found for one request.
+/// All versions installed for one request.
 #[derive(Clone)]
 pub(super) struct Shelf {
     folder: PathBuf,
-    /// What a version cannot be used without, and could lose.
+    /// The part that a version needs to be usable, and may have lost.
     part: &'static str,
 }
 
-/// Keeps a version from being removed. Its end, and that of the process, ends that.
+/// Keeps a version from being removed, until it is dropped or the process ends.
 pub(crate) struct Lease(File);
 
-/// A version in the making, and a home for those who make it.
+/// A version in preparation, with a home directory for its installers.
 #[derive(Clone)]
 pub(super) struct Stage(PathBuf);
 
 impl Stage {
-    /// The folder around all of it.
+    /// The folder that contains everything else.
     pub(super) fn root(&self) -> PathBuf {
         self.0.clone()
     }
 
-    /// Interpreters that are being downloaded.
+    /// Folder for interpreters that are being downloaded.
     pub(super) fn python(&self) -> PathBuf {
         self.0.join("python")
     }
@@ -56,7 +57,7 @@ impl Stage {
 
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.0);
-        // A shelf with nothing else on it; the others stay.
+        // Succeeds only if the shelf is empty otherwise.
         if let Some(shelf) = self.0.parent() {
             let _ = fs::remove_dir(shelf);
         }
@@ -69,23 +70,23 @@ impl Shelf {
             folder: packages.join(request.registry.name()).join(request.key()),
             part: match request.registry {
                 Registry::Npm => "node_modules",
-                Registry::Pypi => PYTHON,
+                Registry::Pypi => PYTHON_LINK,
             },
         }
     }
 
-    /// The version that is started, if it can be.
+    /// The version that is started, if it is complete.
     pub(super) fn current(&self) -> Option<PathBuf> {
         self.last().filter(|version| self.is_whole(version))
     }
 
-    /// A version that is here, whole.
+    /// An installed version, if complete.
     pub(super) fn version(&self, version: &str) -> Option<PathBuf> {
         let folder = is_version(version).then(|| self.folder.join(version))?;
         self.is_whole(&folder).then_some(folder)
     }
 
-    /// Keeps a version from being removed, by whichever process; `None`: it is not there any more.
+    /// Keeps a version from being removed by any process. `None`: it no longer exists.
     pub(super) fn lease(&self, version: &Path) -> io::Result<Option<Lease>> {
         let lease = match File::open(version) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -95,14 +96,14 @@ impl Shelf {
         Ok(self.is_whole(version).then_some(lease))
     }
 
-    /// The version that was started so far.
+    /// The version that is started, complete or not.
     pub(super) fn last(&self) -> Option<PathBuf> {
-        let version = fs::read_link(self.folder.join(CURRENT)).ok()?;
+        let version = fs::read_link(self.folder.join(CURRENT_LINK)).ok()?;
         let version = version.to_str().filter(|version| is_file_name(version))?;
         Some(self.folder.join(version))
     }
 
-    /// A place for a new version. Those that were given up are removed.
+    /// Creates a stage for a new version. Removes abandoned ones.
     pub(super) fn stage(&self, name: &str) -> io::Result<Stage> {
         remove_stages(&self.folder, |_| true);
         let stage = Stage(self.folder.join(name));
@@ -111,14 +112,14 @@ impl Shelf {
         Ok(stage)
     }
 
-    /// Makes what stands on the stage the version that is started.
+    /// Moves the version on the stage to its place, and makes it the one that is started.
     pub(super) fn publish(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
         let place = self.shelve(stage, version)?;
-        self.switch(version, &stage.0.join(CURRENT))?;
+        self.switch(version, &stage.0.join(CURRENT_LINK))?;
         Ok(place)
     }
 
-    /// Gives what stands on the stage its place. It is not started yet.
+    /// Moves the version on the stage to its place, without starting it.
     pub(super) fn shelve(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
         if !is_version(version) {
             let why = format!("`{}` cannot be a version", version.escape_debug());
@@ -136,19 +137,19 @@ impl Shelf {
         Ok(place)
     }
 
-    /// Makes a version that is here the one that is started. `link` is a name for a moment.
+    /// Makes an installed version the one that is started. `link` is a temporary name.
     fn switch(&self, version: &str, link: &Path) -> io::Result<()> {
         symlink(version, link)?;
-        fs::rename(link, self.folder.join(CURRENT))
+        fs::rename(link, self.folder.join(CURRENT_LINK))
     }
 
-    /// [`Shelf::switch`], with a stage's name.
+    /// [`Shelf::switch`], with the name of a stage as temporary name.
     pub(super) fn switch_to(&self, version: &str, stage: &str) -> io::Result<()> {
         remove_stages(&self.folder, |_| true);
         self.switch(version, &self.folder.join(stage))
     }
 
-    /// Removes the versions that are not started, but for `kept` and those that something runs from; how many.
+    /// Removes unused versions, except the one that is started and `kept`. Returns their number.
     pub(super) fn prune(&self, kept: &str, stage: &str) -> usize {
         let last = self.last();
         let mut removed = 0;
@@ -164,7 +165,7 @@ impl Shelf {
             if flock(&lease, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            // Half removed it has the name of a stage, which is never started.
+            // Renamed first, so that a partly removed version has the name of a stage, which is never started.
             let gone = Stage(self.folder.join(stage));
             if fs::rename(&folder, &gone.0).is_ok() {
                 gone.remove();
@@ -174,11 +175,11 @@ impl Shelf {
         removed
     }
 
-    /// Removes all versions if nothing runs from any; whether it did.
+    /// Removes all versions if none is in use. Returns whether it did.
     pub(super) fn forget(&self, stage: &str) -> bool {
         let last = self.last();
-        // Nothing is started from it any more while it is being removed.
-        let _ = fs::remove_file(self.folder.join(CURRENT));
+        // No server can start from it while it is being removed.
+        let _ = fs::remove_file(self.folder.join(CURRENT_LINK));
         self.prune("", stage);
         match (last, fs::remove_dir(&self.folder)) {
             (Some(last), Err(_)) if self.is_whole(&last) => {
@@ -196,10 +197,10 @@ impl Shelf {
 }
 
 fn is_version(name: &str) -> bool {
-    is_file_name(name) && name != CURRENT
+    is_file_name(name) && name != CURRENT_LINK
 }
 
-/// Removes what earlier runs left half made. `own`: what names of this run's stages begin with.
+/// Removes incomplete versions of earlier runs. `own`: prefix of the names of this run's stages.
 pub(super) fn sweep(packages: &Path, own: &str) {
     for registry in [Registry::Npm, Registry::Pypi] {
         let shelves = fs::read_dir(packages.join(registry.name()));
@@ -212,14 +213,14 @@ pub(super) fn sweep(packages: &Path, own: &str) {
 fn remove_stages(shelf: &Path, which: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(shelf).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let stage = name.to_str().filter(|name| name.starts_with(STAGE));
+        let stage = name.to_str().filter(|name| name.starts_with(STAGE_PREFIX));
         if stage.is_some_and(&which) {
             Stage(entry.path()).remove();
         }
     }
 }
 
-/// Servers run as users of their own, and the umask of this process may be a strict one.
+/// Makes files readable for servers, which run as separate users, whatever the umask of this process.
 pub(super) fn make_readable(path: &Path) -> io::Result<()> {
     let metadata = path.symlink_metadata()?;
     if metadata.is_symlink() {
@@ -272,7 +273,7 @@ mod tests {
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o755);
-        // What lost a part of it is made anew.
+        // A version that lost a part is installed again.
         fs::remove_dir(version.join("node_modules")).unwrap();
         assert_eq!(
             (shelf.current(), shelf.last()),
@@ -283,7 +284,7 @@ mod tests {
         sweep(packages, ".new-b-");
         assert_eq!(shelf.publish(&again, "1.0").unwrap(), version);
         sweep(packages, ".new-c-");
-        // Others are removed if nothing runs from them.
+        // Other versions are removed if nothing runs from them.
         for other in ["1.1", "1.2", "2.0"] {
             let stage = shelf.stage(".new-d-0").unwrap();
             fs::create_dir(stage.package().join("node_modules")).unwrap();
@@ -300,7 +301,7 @@ mod tests {
         drop(lease);
         assert_eq!(shelf.prune("2.0", ".new-d-3"), 2);
         assert!(!again.home().exists());
-        // All of them, but not while something runs from one.
+        // `forget` removes all versions, but not while one is in use.
         let lease = shelf.lease(&shelf.current().unwrap()).unwrap();
         assert!(!shelf.forget(".new-d-4") && shelf.current().is_some());
         drop(lease);

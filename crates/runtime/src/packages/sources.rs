@@ -1,9 +1,10 @@
-//! Where packages come from: the registries that npm and uv are configured for, and the files that say so.
+//! The registries that npm and uv are configured for, and the files with that configuration.
 //!
 //! # Invariants
 //!
-//! - A file is read here, as this process's user, and an installation gets a copy of it. Nothing else of a home is visible there.
-//! - Only the hosts and ports of configured registries are reachable, and the file hosts that belong to the public ones.
+//! - Configuration files are read here, as the user of this process, and an installation gets copies. It sees nothing
+//!   else of a home directory.
+//! - Only the hosts and ports of configured registries are reachable, plus the file hosts of public ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,16 +18,16 @@ use toml::Table;
 
 use crate::egress::{Parent, Parents};
 
-/// Where files of settings are inside.
-const INSIDE: &str = "/run/toolwharf";
-/// A larger file is no file of settings.
+/// The folder of configuration files inside.
+const FOLDER_INSIDE: &str = "/run/toolwharf";
+/// A larger file is not a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Variables of this process that npm and uv get: how registries are reached. `PATH` and the like are given to every
 /// process.
 const PASSED_ON: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"];
-const PREFIXES: [&str; 3] = ["npm_config_", "pip_", "uv_"];
-/// Settings of npm that name folders of the host, or that are decided here.
+const PASSED_ON_PREFIXES: [&str; 3] = ["npm_config_", "pip_", "uv_"];
+/// npm settings that name host folders, or that are set here.
 const NPM_DECIDED: [&str; 12] = [
     "cache",
     "git",
@@ -41,7 +42,7 @@ const NPM_DECIDED: [&str; 12] = [
     "tmp",
     "userconfig",
 ];
-/// Likewise of uv. With `UV_COMPILE_BYTECODE` it would run the environment's Python.
+/// The same for uv. With `UV_COMPILE_BYTECODE` it would run the Python of the environment.
 const UV_DECIDED: [&str; 9] = [
     "UV_CACHE_DIR",
     "UV_COMPILE_BYTECODE",
@@ -61,14 +62,14 @@ const UV_FILES: [&str; 5] = [
     "UV_OVERRIDE",
     "PIP_CERT",
 ];
-/// Public registries and where they keep their files.
+/// Public registries and their file hosts.
 const FILE_HOSTS: [(&str, &str); 3] = [
     ("pypi.org", "files.pythonhosted.org"),
     ("test.pypi.org", "test-files.pythonhosted.org"),
     ("npm.pkg.github.com", "pkg-npm.githubusercontent.com"),
 ];
-/// Where uv gets Pythons from unless a mirror is configured.
-const PYTHONS: [&str; 6] = [
+/// The hosts from which uv downloads Pythons, unless a mirror is configured.
+const PYTHON_HOSTS: [&str; 6] = [
     "releases.astral.sh",
     "github.com",
     "objects.githubusercontent.com",
@@ -76,34 +77,34 @@ const PYTHONS: [&str; 6] = [
     "raw.githubusercontent.com",
     "downloads.python.org",
 ];
-/// What npm takes for the registry that is configured, wherever that is.
+/// The URL in lock files that npm replaces with the configured registry.
 const NPM_DEFAULT: &str = "https://registry.npmjs.org/";
 
 /// The variables of this process.
 pub(super) type Environment = BTreeMap<String, String>;
 
-/// A URL that all packages of a registry begin with.
+/// The prefix of the URLs of all packages of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     scheme: String,
     host: String,
     port: u16,
-    /// With a `/` at its end.
+    /// Ends with `/`.
     path: String,
 }
 
-/// What an installation needs of this host to reach its registries.
+/// Everything that an installation needs from this host to reach its registries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sources {
     pub(super) env: BTreeMap<String, String>,
     /// Path inside → content.
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
-    /// Read-only, where they are.
+    /// Read-only, at the same path.
     pub(super) shown: Vec<PathBuf>,
-    /// Folders of uv's `find-links`.
+    /// Folders in uv's `find-links`.
     pub(super) links: Vec<PathBuf>,
     pub(super) registries: Vec<Place>,
-    /// Where Pythons come from.
+    /// Sources of Pythons.
     pub(super) pythons: Vec<Place>,
     pub(super) parents: Parents,
 }
@@ -134,7 +135,7 @@ impl Place {
         })
     }
 
-    /// Whether a URL leads to something of this registry.
+    /// Returns whether a URL belongs to this registry.
     pub(super) fn holds(&self, url: &str) -> bool {
         let plain = |path: &str| {
             let path = path
@@ -150,7 +151,7 @@ impl Place {
         })
     }
 
-    /// The host and port, and those of its file host.
+    /// Its host and port, and those of its file host.
     fn addresses(&self) -> Vec<(String, u16)> {
         let mut all = vec![(self.host.clone(), self.port)];
         let files = FILE_HOSTS.iter().filter(|(host, _)| *host == self.host);
@@ -167,7 +168,7 @@ pub(super) fn addresses<'a>(
 }
 
 impl Sources {
-    /// What all of npm and uv get. `home` is theirs, on the stage.
+    /// The sources for both npm and uv. `home` is their home directory on the stage.
     fn common(host: &Environment, home: &Path) -> Self {
         let mut sources = Self::default();
         for (name, value) in host {
@@ -179,7 +180,9 @@ impl Sources {
                 || UV_DECIDED.contains(&name.as_str());
             if !decided
                 && (PASSED_ON.contains(&name.as_str())
-                    || PREFIXES.iter().any(|prefix| lower.starts_with(prefix)))
+                    || PASSED_ON_PREFIXES
+                        .iter()
+                        .any(|prefix| lower.starts_with(prefix)))
             {
                 sources.env.insert(name.clone(), value.clone());
             }
@@ -199,7 +202,7 @@ impl Sources {
         sources.env.extend([
             ("HOME".to_owned(), text(home.to_owned())),
             ("TMPDIR".to_owned(), text(home.join("tmp"))),
-            // Files shared with a cache would get the permissions that they get here.
+            // Files linked from a cache would share the permissions set here.
             ("UV_LINK_MODE".to_owned(), "copy".to_owned()),
             ("UV_CACHE_DIR".to_owned(), text(home.join(".cache/uv"))),
             ("npm_config_cache".to_owned(), text(home.join(".npm"))),
@@ -211,7 +214,7 @@ impl Sources {
         sources
     }
 
-    /// A copy of a file of this host, if there is one; its content.
+    /// Copies a host file, if it exists, and returns its content.
     pub(super) fn copy(&mut self, from: &Path, inside: &Path) -> Option<String> {
         let about = from.metadata().ok()?;
         if !from.is_absolute() || !about.is_file() || about.len() > MAX_FILE_BYTES {
@@ -223,14 +226,14 @@ impl Sources {
         Some(text)
     }
 
-    /// What npm needs to find its own settings.
+    /// The sources that npm needs to find its own settings.
     pub(super) fn npm(host: &Environment, home: &Path) -> Self {
         let mut sources = Self::common(host, home);
         let named = host
             .iter()
             .find(|(name, _)| name.eq_ignore_ascii_case("npm_config_userconfig"));
         let own = host.get("HOME").map(|home| Path::new(home).join(".npmrc"));
-        let inside = Path::new(INSIDE).join("npmrc");
+        let inside = Path::new(FOLDER_INSIDE).join("npmrc");
         if let Some(file) = named.map(|(_, value)| value.into()).or(own) {
             sources.copy(&file, &inside);
         }
@@ -241,7 +244,7 @@ impl Sources {
         sources
     }
 
-    /// Adds what npm's own settings, as `npm config list --json` prints them, say of registries.
+    /// Adds the registries in npm's own settings, as printed by `npm config list --json`.
     ///
     /// # Errors
     /// A setting cannot be used.
@@ -254,7 +257,7 @@ impl Sources {
             if key == "registry" || key.starts_with('@') && key.ends_with(":registry") {
                 let place = Place::parse(value).ok_or_else(|| {
                     let value = url_for_display(value);
-                    format!("the setting `{key}` of npm is no URL of a registry: `{value}`")
+                    format!("the setting `{key}` of npm is not the URL of a registry: `{value}`")
                 })?;
                 self.registries.push(place);
             }
@@ -267,7 +270,7 @@ impl Sources {
                 self.copy(Path::new(value), Path::new(value));
             }
         }
-        // npm is not told of those in variables, which it could not reach from inside.
+        // npm is not given the proxies in variables: it cannot reach them from inside.
         let text = |key: &str| {
             let configured = settings.get(key).and_then(Value::as_str);
             npm_variable(host, key).or(configured)
@@ -284,18 +287,18 @@ impl Sources {
         };
         let except = npm_variable(host, "noproxy").unwrap_or(&except);
         self.parents = parents(host, http, https.or(http), except)?;
-        // Whatever replaces it, npm's lock files have the public registry's own URLs.
+        // npm's lock files contain URLs of the public registry, whatever replaces it.
         self.registries.extend(Place::parse(NPM_DEFAULT));
         Ok(())
     }
 
-    /// Where npm may connect to. The public registry's URLs lead to the one that is configured.
+    /// The addresses that npm may connect to. URLs of the public registry lead to the configured one.
     pub(super) fn npm_addresses(&self) -> BTreeSet<(String, u16)> {
         let configured = self.registries.len().saturating_sub(1);
         addresses(&self.registries[..configured])
     }
 
-    /// What uv needs. `pythons` is the folder for interpreters that it downloads.
+    /// The sources that uv needs. `pythons`: the folder for interpreters that it downloads.
     ///
     /// # Errors
     /// A setting cannot be used.
@@ -303,19 +306,19 @@ impl Sources {
         let mut sources = Self::common(host, home);
         let of_home = |file: &str| host.get("HOME").map(|home| Path::new(home).join(file));
         let netrc = host.get("NETRC").map(PathBuf::from).or(of_home(".netrc"));
-        let inside = Path::new(INSIDE).join("netrc");
+        let inside = Path::new(FOLDER_INSIDE).join("netrc");
         if netrc.is_some_and(|netrc| sources.copy(&netrc, &inside).is_some()) {
             sources
                 .env
                 .insert("NETRC".to_owned(), inside.display().to_string());
         }
         let mut configured = Vec::new();
-        let config = Path::new(INSIDE).join("config");
+        let config = Path::new(FOLDER_INSIDE).join("config");
         sources
             .env
             .insert("XDG_CONFIG_HOME".to_owned(), config.display().to_string());
         if let Some(file) = host.get("UV_CONFIG_FILE") {
-            let inside = Path::new(INSIDE).join("uv.toml");
+            let inside = Path::new(FOLDER_INSIDE).join("uv.toml");
             configured.extend(sources.uv_settings(Path::new(file), &inside)?);
             sources
                 .env
@@ -358,15 +361,15 @@ impl Sources {
         Ok(sources)
     }
 
-    /// A copy of one file of uv's settings, without its proxies, which cannot be reached from inside.
+    /// Copies a configuration file of uv, without its proxies, which cannot be reached from inside.
     fn uv_settings(&mut self, file: &Path, inside: &Path) -> Result<Option<Table>, String> {
         let Some(text) = self.copy(file, inside) else {
             return Ok(None);
         };
-        // The parser's own message would show the line, which may have a secret.
+        // The parser's own message would contain the line, which may have a secret.
         let table: Table = toml::from_str(&text).map_err(|_| {
             format!(
-                "`{}` is no valid TOML; uv cannot use it either",
+                "`{}` is not valid TOML; uv cannot use it either",
                 file.display()
             )
         })?;
@@ -387,7 +390,7 @@ impl Sources {
         Ok(Some(table))
     }
 
-    /// The indexes of uv, and where its Pythons come from.
+    /// Adds uv's indexes and the sources of its Pythons.
     fn indexes(&mut self, host: &Environment, configured: &[Table]) -> Result<(), String> {
         let variable = |name: &str| host.get(name).map_or("", String::as_str);
         let (mut urls, mut has_default) = (Vec::new(), false);
@@ -427,7 +430,7 @@ impl Sources {
             .map(|url| url.trim())
             .filter(|url| !url.is_empty())
         {
-            // `UV_INDEX` may give a name.
+            // An entry of `UV_INDEX` may start with a name.
             let bare = match url.split_once('=') {
                 Some((name, rest)) if !name.contains([':', '/']) => rest,
                 _ => url,
@@ -465,7 +468,7 @@ impl Sources {
             .filter_map(|mirror| mirror.strip_prefix("file://"));
         self.shown.extend(local.map(PathBuf::from));
         self.pythons = match mirrors.is_empty() {
-            true => PYTHONS
+            true => PYTHON_HOSTS
                 .iter()
                 .filter_map(|host| Place::parse(&format!("https://{host}/")))
                 .collect(),
@@ -478,7 +481,7 @@ impl Sources {
     }
 }
 
-/// A setting of npm that is in a variable.
+/// A setting of npm in a variable.
 fn npm_variable<'a>(host: &'a Environment, key: &str) -> Option<&'a str> {
     let wanted = format!("npm_config_{}", key.replace('-', "_"));
     let mut named = host
@@ -490,7 +493,7 @@ fn npm_variable<'a>(host: &'a Environment, key: &str) -> Option<&'a str> {
         .filter(|value| !value.is_empty())
 }
 
-/// A text, or each of a list.
+/// Returns a text, or each text of a list.
 fn texts(value: &toml::Value) -> Vec<String> {
     match value {
         toml::Value::String(text) => vec![text.clone()],
@@ -499,7 +502,7 @@ fn texts(value: &toml::Value) -> Vec<String> {
     }
 }
 
-/// The proxies of the environment, unless there are settings.
+/// The proxies in the settings, otherwise those in the environment.
 fn parents(
     host: &Environment,
     http: Option<&str>,

@@ -1,4 +1,4 @@
-//! The programs that installations run, and which of the host's files they consist of.
+//! The programs that installations run, and the host files that these programs consist of.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -10,28 +10,28 @@ use std::path::{Path, PathBuf};
 use crate::sandbox::confine::is_system;
 use crate::search::{is_executable, own_path};
 
-/// Options of newer versions of npm that refuse dependencies which are no packages of a registry. They are a second line of
-/// defence: a version that does not know one would take it for a mistake. `--allow-remote` is not among them, since with it npm
-/// 11.19 refuses every package with bundled dependencies.
+/// Options of newer npm versions that reject dependencies which are not registry packages. They are a second line of
+/// defence, used only if npm knows them, since it would reject an unknown option. `--allow-remote` is not used: npm
+/// 11.19 would then reject every package with bundled dependencies.
 const FLAGS: [(&str, &str); 3] = [
     ("'allow-git'", "--allow-git=none"),
     ("'allow-file'", "--allow-file=none"),
     ("'allow-directory'", "--allow-directory=none"),
 ];
-/// Where npm lists its options, seen from its folder.
-const DEFINITIONS: &str = "node_modules/@npmcli/config/lib/definitions/definitions.js";
+/// The file in npm's folder that defines its options.
+const DEFINITIONS_FILE: &str = "node_modules/@npmcli/config/lib/definitions/definitions.js";
 
-/// What an installation sees of the host's programs.
+/// The host programs that an installation sees.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// Read-only, besides the system's folders.
+    /// Read-only paths, in addition to the system folders.
     pub(super) shown: Vec<PathBuf>,
-    /// Its `PATH`: the system's folders of this process's own, and those that Node.js and Pythons are really in.
+    /// Its `PATH`: the system folders in the `PATH` of this process, and the real folders of Node.js and the Pythons.
     pub(super) path: OsString,
 }
 
 impl Tools {
-    /// What `program`, Node.js and the Pythons of the `PATH` need.
+    /// Returns what `program`, Node.js and the Pythons on the `PATH` need.
     pub(super) fn find(program: &Path) -> Self {
         let mut shown = whole(program);
         let mut folders: Vec<PathBuf> = Vec::new();
@@ -57,7 +57,7 @@ impl Tools {
     }
 }
 
-/// Node.js and the Pythons of a folder, as files that are no links and no scripts.
+/// Node.js and the Pythons in a folder, as regular files that are not scripts.
 fn programs(folder: &Path) -> Vec<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -90,7 +90,7 @@ fn is_script(path: &Path) -> bool {
     read.is_ok() && &start == b"#!"
 }
 
-/// The Pythons that pyenv's scripts in this folder stand for, the chosen one first.
+/// The Pythons behind the shims of pyenv in this folder, the selected one first.
 fn pyenv(shims: &Path) -> Vec<PathBuf> {
     let Some(root) = shims.parent().filter(|_| shims.ends_with("shims")) else {
         return Vec::new();
@@ -105,7 +105,7 @@ fn pyenv(shims: &Path) -> Vec<PathBuf> {
     let all = all.into_iter().flatten().flatten();
     let mut rest: Vec<_> = all.map(|entry| entry.file_name()).collect();
     rest.sort();
-    // The newest first, as far as their names tell.
+    // Newest first, judging by name.
     names.extend(rest.into_iter().rev());
     let programs = names.into_iter().filter_map(|name| {
         let python = root.join("versions").join(name).join("bin/python");
@@ -114,7 +114,7 @@ fn pyenv(shims: &Path) -> Vec<PathBuf> {
     programs.filter(|path| is_executable(path)).collect()
 }
 
-/// What to show so that a program works: its own folder of an installation, npm's package, or its file alone.
+/// Returns what a program needs: its installation prefix, the npm package, or only its file.
 fn whole(program: &Path) -> Vec<PathBuf> {
     let Some(folder) = program.parent().filter(|_| !is_system(program)) else {
         return Vec::new();
@@ -146,10 +146,11 @@ fn whole(program: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Those of [`FLAGS`] that this npm knows.
+/// The [`FLAGS`] that this npm knows.
 pub(super) fn known_flags(npm: &Path) -> Vec<&'static str> {
     let folder = npm.parent().and_then(Path::parent);
-    let definitions = folder.and_then(|folder| fs::read_to_string(folder.join(DEFINITIONS)).ok());
+    let definitions =
+        folder.and_then(|folder| fs::read_to_string(folder.join(DEFINITIONS_FILE)).ok());
     let definitions = definitions.unwrap_or_default();
     let known = FLAGS.iter().filter(|(name, _)| definitions.contains(name));
     known.map(|(_, flag)| *flag).collect()

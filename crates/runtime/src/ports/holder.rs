@@ -1,19 +1,19 @@
-//! Who listens on a port of this host, as `/proc` tells it (proc_net_tcp(5)).
+//! Finds the process that listens on a port of this host, in `/proc` (proc_net_tcp(5)).
 //!
-//! Deliberately absent: arguments of commands, which may be secrets.
+//! Deliberately absent: arguments of commands, which may be secret.
 
 use std::fmt;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// The state `TCP_LISTEN`.
-const LISTENS: &str = "0A";
+const TCP_LISTEN: &str = "0A";
 
-/// A process that listens.
+/// A listening process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) pid: u32,
-    /// The kernel's short name of it.
+    /// The kernel's short name of the command.
     command: String,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// `None`: it is not to be seen from here.
+/// `None` if it is not visible to this process.
 pub(super) fn of(wanted: SocketAddrV4) -> Option<Holder> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).ok());
     let sockets: Vec<String> = tables
@@ -60,20 +60,20 @@ pub(super) fn of(wanted: SocketAddrV4) -> Option<Holder> {
     Some(Holder { pid, command })
 }
 
-/// The socket of a line, if it listens at this address or at all addresses: `sl local remote state tx:rx tr:when
-/// retrnsmt uid timeout inode`.
+/// Returns the socket in a line if it listens on this address or on all addresses. Format: `sl local remote state tx:rx
+/// tr:when retrnsmt uid timeout inode`.
 fn listener(line: &str, wanted: SocketAddrV4) -> Option<&str> {
     let mut words = line.split_ascii_whitespace();
     let (address, local) = words.nth(1)?.split_once(':')?;
     let state = words.nth(1)?;
     let inode = words.nth(5)?;
-    // Addresses of IPv4 end ones of IPv6.
+    // An IPv4-mapped IPv6 address ends with the IPv4 address.
     let here = address.ends_with(&hex(*wanted.ip())) || address.bytes().all(|digit| digit == b'0');
-    let fits = here && state == LISTENS && u16::from_str_radix(local, 16) == Ok(wanted.port());
+    let fits = here && state == TCP_LISTEN && u16::from_str_radix(local, 16) == Ok(wanted.port());
     fits.then_some(inode)
 }
 
-/// An address as the kernel writes it: a number of this machine's byte order.
+/// An address in the kernel's format: a number in native byte order.
 fn hex(ip: Ipv4Addr) -> String {
     format!("{:08X}", u32::from_ne_bytes(ip.octets()))
 }

@@ -1,10 +1,10 @@
-//! What holds a child that runs in a sandbox, as far as the child's end depends on it.
+//! The interface between a sandboxed child and its sandbox.
 //!
 //! # Invariants
 //!
-//! - The child goes through its [`Door`] between `fork` and `exec`: nothing of it runs outside.
-//! - [`Cage::end`] is called once, when the leader is reaped. A cage whose leader never came to
-//!   be, or does not die, cleans up when it is dropped.
+//! - The child goes through its [`Door`] between `fork` and `exec`, so none of its code runs outside.
+//! - [`Cage::end`] is called once, when the leader is reaped. If the leader was never started or does not die, the cage
+//!   cleans up on drop.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use rustix::process::Pid;
 use crate::handle::Exit;
 use crate::unit::Meter;
 
-/// What a child that is to run in a sandbox needs at its start.
+/// Resources for the start of a sandboxed child.
 pub(crate) struct Door {
-    /// Files that a process joins a control group by, when it writes `0` to them.
+    /// Files for joining control groups: a process writes `0` to them.
     pub(crate) join: Vec<OwnedFd>,
-    /// Descriptors that the child gets, under the numbers that they have here.
+    /// Descriptors that the child inherits under the same numbers.
     pub(crate) pass: Vec<OwnedFd>,
-    /// Whether what it writes to stdout goes where stderr goes.
+    /// True if stdout is redirected to stderr.
     pub(crate) merge: bool,
 }
 
@@ -31,19 +31,19 @@ pub(crate) struct Caged {
     pub(crate) meter: Box<dyn Meter>,
 }
 
-/// What is around the child. Everything here may block for a moment.
+/// The sandbox of a child. All methods may block briefly.
 pub(crate) trait Cage: Send + Sync {
-    /// `SIGTERM` to the server, which the leader only wraps: the leader would die of it at once
-    /// and take the server with it.
+    /// Sends `SIGTERM` to the server. Not to the leader, which only wraps it: the leader would die of it at once and
+    /// take the server with it.
     fn terminate(&self, leader: Pid);
 
-    /// `SIGKILL` to everything inside.
+    /// Sends `SIGKILL` to everything inside.
     fn kill(&self);
 
-    /// Whether nothing inside lives.
+    /// Returns whether no process inside is alive.
     fn empty(&self) -> bool;
 
-    /// Removes what was made for it, and adds to `exit` what only the cage knows. `killed`: by
-    /// this process, on purpose.
+    /// Removes the sandbox's resources, and adds to `exit` what only the cage knows. `killed`: this process killed it
+    /// on purpose.
     fn end(&self, exit: Exit, killed: bool) -> Exit;
 }

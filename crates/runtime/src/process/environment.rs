@@ -1,4 +1,4 @@
-//! What can be executed, and the environment it gets.
+//! Checks what can be executed, and builds its environment.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -9,17 +9,16 @@ use super::Error;
 use crate::lineage::MARKER;
 use crate::unit::Unit;
 
-/// Variables taken from the host if it has them. Those that the official MCP SDKs pass on
-/// (`HOME` … `USER`), and what decides how text, time and temporary files work. None of them
-/// holds secrets; proxies are left out because their URLs often do.
+/// Variables copied from the host if set: those that the official MCP SDKs pass on (`HOME` … `USER`), and those for
+/// text, time and temporary files. None of them holds secrets. Proxies are left out because their URLs often do.
 const FROM_HOST: [&str; 10] = [
     "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
 ];
 const LOCALE_PREFIX: &str = "LC_";
-/// Most programs run others, so one without a `PATH` helps nobody.
+/// Used if there is no `PATH`, because most programs run other programs.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Refuses what is no program of the host's, and what the operating system has no way to pass on.
+/// Rejects units that are not programs of the host, and text that the operating system cannot pass on.
 pub(super) fn check(unit: &Unit) -> Result<(), Error> {
     let invalid = |what: String| {
         let label = unit.label.clone();
@@ -29,7 +28,7 @@ pub(super) fn check(unit: &Unit) -> Result<(), Error> {
     let (Program::Command { program, args }, Reach::Streams, Place::Host) =
         (&launch.program, &launch.reach, &launch.place)
     else {
-        let what = "only a command that is spoken to over its streams runs on the host itself";
+        let what = "only a command with the stdio transport can run on the host itself";
         return invalid(what.to_owned());
     };
     let nul = |text: &OsStr| text.as_encoded_bytes().contains(&0);
@@ -44,7 +43,7 @@ pub(super) fn check(unit: &Unit) -> Result<(), Error> {
     }
     for (name, value) in &launch.env {
         if name.is_empty() || name.contains(['=', '\0']) {
-            return invalid(format!("{name:?} cannot be the name of a variable"));
+            return invalid(format!("{name:?} is not a valid variable name"));
         }
         if value.contains('\0') {
             return invalid(format!("the value of `{name}` contains a NUL character"));
@@ -53,8 +52,8 @@ pub(super) fn check(unit: &Unit) -> Result<(), Error> {
     Ok(())
 }
 
-/// The whole environment of a child: `HOME`, `LANG`, `LANGUAGE`, `LC_*`, `LOGNAME`, `PATH`, `SHELL`, `TERM`, `TMPDIR`, `TZ`
-/// and `USER` of the host, and nothing else of the host's; its own, which is stronger; and `marker`, which wins over
+/// The complete environment of a child. From the host: `HOME`, `LANG`, `LANGUAGE`, `LC_*`, `LOGNAME`, `PATH`, `SHELL`,
+/// `TERM`, `TMPDIR`, `TZ` and `USER` only. The launch's own variables override these, and `marker` overrides
 /// everything.
 pub(super) fn environment(
     own: &BTreeMap<String, String>,
@@ -65,7 +64,7 @@ pub(super) fn environment(
         name.to_str()
             .is_some_and(|name| FROM_HOST.contains(&name) || name.starts_with(LOCALE_PREFIX))
     };
-    // A value that begins so is an exported shell function: code, not data.
+    // A value with this prefix is an exported shell function: code, not data.
     let function = |value: &OsStr| value.as_encoded_bytes().starts_with(b"()");
     let mut environment = BTreeMap::from([("PATH".into(), DEFAULT_PATH.into())]);
     environment.extend(

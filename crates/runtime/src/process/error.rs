@@ -1,4 +1,4 @@
-//! Why an instance could not be launched, and what to do about it.
+//! Errors of a launch, and what to do about them.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,7 +14,7 @@ use crate::unit::Unit;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration names something that is not there.
+    /// The configuration names something that does not exist.
     #[error("server `{label}`: command `{program}` not found {place}; {way_out}")]
     NotFound {
         label: String,
@@ -34,10 +34,10 @@ pub enum Error {
         cwd: PathBuf,
         why: String,
     },
-    /// Nothing could run what was asked for.
+    /// The request is invalid for any program.
     #[error("server `{label}`: {what}")]
     Invalid { label: String, what: String },
-    /// The host is out of something.
+    /// The host has run out of a resource.
     #[error("server `{label}`: cannot start `{program}`{way_out}")]
     Spawn {
         label: String,
@@ -46,7 +46,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("server `{label}` is not started without a sentinel")]
+    #[error("server `{label}` is not started, because the sentinel is not running")]
     Sentinel {
         label: String,
         #[source]
@@ -60,7 +60,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it will be the same the next time, unless somebody changes the configuration or the host.
+    /// Returns whether a retry will fail in the same way unless the configuration or the host changes.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         matches!(
@@ -92,8 +92,7 @@ impl Error {
         }
     }
 
-    /// Finds out what it was that `fork`, `chdir` or `exec` did not like: they say `ENOENT`
-    /// and nothing more for four different mistakes.
+    /// Finds the cause of a failed `fork`, `chdir` or `exec`: they report only `ENOENT` for four different mistakes.
     pub(super) fn explain(
         unit: &Unit,
         environment: &BTreeMap<OsString, OsString>,
@@ -185,7 +184,7 @@ fn find(unit: &Unit, path: Option<&OsString>) -> Option<PathBuf> {
             .flat_map(env::split_paths)
             .map(|directory| from_cwd(&directory).join(program))
     };
-    // What exec would have run comes before what it had to pass over.
+    // A file that exec would run comes before files that it would skip.
     candidates()
         .find(|path| is_executable(path))
         .or_else(|| candidates().find(|path| path.symlink_metadata().is_ok()))

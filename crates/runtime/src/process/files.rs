@@ -1,26 +1,26 @@
-//! The limit of open files: as high as it can be for us, as it was for children.
+//! The limit for open files: raised for this process, unchanged for its children.
 
 use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What this process was started with, once it has raised its own.
-static GIVEN: OnceLock<Rlimit> = OnceLock::new();
+/// The limit with which this process was started, once it has been raised.
+static ORIGINAL_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the soft limit of open files to the hard one; says what it is then, `None` if there is none.
+/// Raises the soft limit for open files to the hard limit, and returns it. `None`: unlimited.
 pub fn raise_file_limit() -> Option<u64> {
-    let given = *GIVEN.get_or_init(|| getrlimit(Resource::Nofile));
+    let given = *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile));
     let raised = Rlimit {
         current: given.maximum,
         ..given
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!("the limit of open files stays as it is: {error}");
+        tracing::warn!("cannot raise the limit for open files: {error}");
     }
     getrlimit(Resource::Nofile).current
 }
 
-/// What children get; `None`: nothing was changed.
+/// The limit for children. `None`: unchanged.
 pub(super) fn given() -> Option<Rlimit> {
-    GIVEN.get().copied()
+    ORIGINAL_LIMIT.get().copied()
 }

@@ -1,4 +1,4 @@
-//! What has to be right at the moment of a fork. All of the crate's unsafe code is here.
+//! Code that runs around a fork. Contains all unsafe code of process launches.
 
 use std::fs;
 use std::io;
@@ -16,33 +16,32 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{cage::Door, files};
 use crate::sentinel::announce;
 
-/// Makes the child that `command` will fork listed, alone in its session, and bound to the
-/// life of this process and of the calling thread. With a `door` it goes through that before
-/// anything else of it runs.
+/// Sets up the child that `command` will fork: it is registered with the sentinel, gets a new session, and is killed
+/// when this process or the calling thread dies. If there is a `door`, it goes through that before anything else runs.
 #[expect(
     unsafe_code,
-    reason = "std has no other way to run something between fork and exec"
+    reason = "std has no safe way to run code between fork and exec"
 )]
 pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<Arc<Door>>) {
     let host = rustix::process::getpid();
     let files = files::given();
     let before_exec = move || -> io::Result<()> {
-        // Before it is listed, since what is listed is taken for a session and a group.
+        // Before it is registered, because a registered process is treated as the leader of a session and group.
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The host may have died just before that, and then there is no signal any more.
+        // If the host died just before that call, there will be no signal.
         if rustix::process::getppid() != Some(host) {
             return Err(Errno::SRCH.into());
         }
-        // Our allocator does without huge pages to stay small, and that would be handed on.
+        // The gateway's allocator turns huge pages off to save memory. Children would inherit that.
         let _ = rustix::thread::disable_transparent_huge_pages(false);
-        // Programs of old take a high limit badly: they close each number up to it, or use `select`.
+        // Old programs handle a high limit badly: they close every number up to it, or use `select`.
         if let Some(files) = files {
             let _ = rustix::process::setrlimit(Resource::Nofile, files);
         }
         if let Some(door) = &door {
             for group in &door.join {
-                // "0" is whoever writes it.
+                // "0" means the writing process.
                 rustix::io::write(group, b"0")?;
             }
             for kept in &door.pass {
@@ -51,26 +50,26 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<
         }
         announce(&socket)
     };
-    // SAFETY: between fork and exec in a process that had several threads only
-    // async-signal-safe functions may be called. The closure makes plain system calls, walks two
-    // slices and formats a number on the stack: it does not allocate, lock, panic or unwind, and
-    // its errors are bare numbers. Nothing is dropped in the child: it executes or exits.
+    // SAFETY: between fork and exec in a process that had several threads, only async-signal-safe functions may be
+    // called. The closure makes plain system calls, iterates over two slices and formats a number on the stack. It does
+    // not allocate, lock, panic or unwind, and its errors are plain numbers. Nothing is dropped in the child: it
+    // executes or exits.
     unsafe { command.pre_exec(before_exec) };
 }
 
-/// Keeps from children what this process was itself given by its parent: a shell's or a
-/// service manager's descriptors. Those that Rust code opens are never inherited.
+/// Sets close-on-exec on the descriptors that this process inherited from its parent, such as a shell or service
+/// manager. Descriptors opened by Rust code are never inherited.
 #[expect(
     unsafe_code,
-    reason = "a descriptor that nobody here owns can only be borrowed by its number"
+    reason = "a descriptor without an owner can only be borrowed by its number"
 )]
 pub(crate) fn seal_inherited() {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten();
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     for number in numbers.filter(|&number: &i32| number > 2) {
-        // SAFETY: the descriptor is not used but for its close-on-exec flag, which takes
-        // nothing from its owner. If it was closed meanwhile, the call fails; if its number was
-        // given to another, that one has the flag already, as all that this program opens.
+        // SAFETY: only the close-on-exec flag of the descriptor is changed, which does not affect its owner. If it was
+        // closed in the meantime, the call fails. If its number was reused, the new descriptor has the flag already,
+        // like all that this program opens.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         if let Ok(flags) = fcntl_getfd(descriptor)
             && !flags.contains(FdFlags::CLOEXEC)
@@ -80,27 +79,27 @@ pub(crate) fn seal_inherited() {
     }
 }
 
-/// A descriptor that the parent left open for this process, by the number that it told.
+/// Takes a descriptor that the parent left open for this process, by its number.
 ///
 /// # Errors
 ///
-/// `EBADF` if there is none of that number.
+/// `EBADF` if no descriptor has this number.
 #[expect(
     unsafe_code,
-    reason = "a descriptor that nobody here owns can only be borrowed by its number"
+    reason = "a descriptor without an owner can only be borrowed by its number"
 )]
 pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(Errno::BADF.into());
     }
-    // SAFETY: it is borrowed for one call, which makes a copy or fails; who calls this has no
-    // other thread yet that could close it meanwhile.
+    // SAFETY: it is borrowed for one call, which duplicates it or fails. The caller has no other thread yet that could
+    // close it in the meantime.
     unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
-/// Makes sure that dead children wait to be reaped. A parent that ignores `SIGCHLD` hands that
-/// on, and then the kernel reaps: exit codes are lost, and numbers are free to be reused while
-/// they are still in use here. A handler that does nothing sets it right, also for the children.
+/// Makes dead children wait to be reaped. If the parent ignored `SIGCHLD`, this process inherited that, and the kernel
+/// would reap its children: exit codes would be lost, and process ids reused while still in use here. An empty handler
+/// fixes this, for the children too.
 pub(super) fn keep_the_dead() -> io::Result<()> {
     if tokio::runtime::Handle::try_current().is_ok() {
         return signal(SignalKind::child()).map(drop);

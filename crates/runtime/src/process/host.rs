@@ -1,4 +1,4 @@
-//! Servers on the host itself, in no sandbox.
+//! Servers on the host itself, without a sandbox.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! A child that has been forked and not yet reaped, and the one place that signals and reaps.
+//! A forked child that has not been reaped yet. Only this module signals and reaps children.
 //!
 //! # Invariants
 //!
-//! - While a [`Leader`] exists its number is pinned, running or not, so signals to its group
-//!   reach nobody else.
-//! - Dropping one kills what belongs to it. That is the last resort, for a runtime that is
-//!   shut down or a launch that nobody waits for any more; it waits for [`DROP`] at the most.
+//! - While a [`Leader`] exists, its process id cannot be reused, whether it is running or not. So signals to its group
+//!   reach no other process.
+//! - Dropping one kills its processes, as a last resort when the async runtime is shut down or a launch was cancelled.
+//!   It then waits at most [`DROP_TIMEOUT`].
 
 use std::collections::HashSet;
 use std::io;
@@ -28,10 +28,10 @@ use crate::handle::Exit;
 use crate::lineage::Lineage;
 use crate::sentinel::Link;
 
-/// How long what has been killed may take to die.
-const BURY: Duration = Duration::from_secs(2);
-const DROP: Duration = Duration::from_millis(200);
-const PAUSE: Duration = Duration::from_millis(2);
+/// Timeouts for killed processes to die.
+const BURY_TIMEOUT: Duration = Duration::from_secs(2);
+const DROP_TIMEOUT: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(super) struct Leader {
     child: Child,
@@ -39,7 +39,7 @@ pub(super) struct Leader {
     marker: String,
     link: Arc<Link>,
     cage: Option<Arc<dyn Cage>>,
-    /// Whether it lived when it was killed from here.
+    /// True if it was alive when it was killed from here.
     killed: AtomicBool,
     reaped: bool,
 }
@@ -67,14 +67,14 @@ impl Leader {
         self.pid
     }
 
-    /// Readable when the leader is dead.
+    /// Becomes readable when the leader is dead.
     pub(super) fn pidfd(&self) -> io::Result<OwnedFd> {
         Ok(pidfd_open(self.pid, PidfdFlags::NONBLOCK)?)
     }
 
     pub(super) fn dead(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // An error means that somebody else reaped it. It should not happen; it is dead then.
+        // An error means that something else reaped it. It should not happen; the leader is dead in that case.
         !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
     }
 
@@ -83,7 +83,7 @@ impl Leader {
             cage.terminate(self.pid);
             return;
         }
-        // Fails only if there is nobody left to receive it.
+        // Fails only if no process is left to receive it.
         let _ = kill_process_group(self.pid, Signal::TERM);
     }
 
@@ -99,15 +99,14 @@ impl Leader {
         }
     }
 
-    /// What the leader's session and group are known by.
+    /// The session and group of the leader.
     pub(super) fn session(&self) -> Lineage {
         Lineage::session(self.pid)
     }
 
-    /// Kills all that is left, then reaps the leader. Blocks, for 2 seconds at the most once
-    /// the leader is dead.
+    /// Kills all remaining processes, then reaps the leader. Blocks at most 2 seconds once the leader is dead.
     pub(super) fn bury(mut self) -> Exit {
-        self.finish(BURY).unwrap_or_default()
+        self.finish(BURY_TIMEOUT).unwrap_or_default()
     }
 
     fn finish(&mut self, limit: Duration) -> Option<Exit> {
@@ -115,7 +114,7 @@ impl Leader {
         let deadline = Instant::now() + limit;
         let lineage = Lineage::instance(self.pid, &self.marker);
         let mut escaped = HashSet::new();
-        let mut pause = PAUSE;
+        let mut pause = POLL_INTERVAL;
         loop {
             let found = lineage.kill();
             let left = found.members.len();
@@ -125,11 +124,11 @@ impl Leader {
                 break;
             }
             if Instant::now() >= deadline {
-                tracing::warn!(pid = %self.pid, left, "killed processes do not die");
+                tracing::warn!(pid = %self.pid, left, "killed processes did not die in time");
                 break;
             }
             thread::sleep(pause);
-            pause = (2 * pause).min(10 * PAUSE);
+            pause = (2 * pause).min(10 * POLL_INTERVAL);
         }
         if !self.dead() {
             return None;
@@ -152,9 +151,9 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // If it does not die in time it stays listed, and the sentinel will see to it.
+        // If it does not die in time, it stays registered, and the sentinel kills it.
         if !self.reaped {
-            let _ = self.finish(DROP);
+            let _ = self.finish(DROP_TIMEOUT);
         }
     }
 }

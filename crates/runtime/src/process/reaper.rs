@@ -1,7 +1,7 @@
-//! The task that sees an instance to its end.
+//! The task that waits for an instance's exit and reaps it.
 //!
-//! It alone owns the [`Leader`]; everybody else only leaves requests. When it is aborted, with
-//! the async runtime, the leader's `Drop` kills.
+//! It is the only owner of the [`Leader`]; others send it requests. If it is aborted together with the async runtime,
+//! the drop of the leader kills the instance.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::leader::Leader;
 use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 
-/// How long stderr may stay open when all that is known to hold it is dead.
-const DRAIN: Duration = Duration::from_millis(500);
-const LINGER_PAUSE: Duration = Duration::from_millis(5);
-const LINGER_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Timeout for stderr to close after all processes known to hold it are dead.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+const LINGER_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const MAX_LINGER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) struct Reaper {
     pub(super) leader: Leader,
@@ -42,16 +42,16 @@ impl Reaper {
         while !leader.dead() {
             tokio::select! {
                 ready = pidfd.readable() => match ready {
-                    // Not dead all the same: wait for the next time.
+                    // Readable although it is not dead: wait again.
                     Ok(mut ready) => if !leader.dead() { ready.clear_ready() },
-                    Err(_) => tokio::time::sleep(LINGER_PAUSE_MAX).await,
+                    Err(_) => tokio::time::sleep(MAX_LINGER_POLL_INTERVAL).await,
                 },
                 step = ladder.next() => match step {
                     Step::Terminate => leader.terminate(),
                     Step::Kill => leader.kill(),
                     Step::GiveUp => {
-                        tracing::warn!(label = shared.label, pid = ?shared.pid, "killed, and does not die");
-                        // Those who wait have an answer; the task stays, to reap it yet.
+                        tracing::warn!(label = shared.label, pid = ?shared.pid, "killed, but it did not die in time");
+                        // Callers stop waiting; the task continues, to reap the leader when possible.
                         exit.send_replace(Some(Exit::default()));
                     }
                 },
@@ -63,22 +63,22 @@ impl Reaper {
         }
         linger(&leader, &mut ladder).await;
         let end = tokio::task::spawn_blocking(move || leader.bury()).await;
-        let _ = timeout(DRAIN, &mut stderr).await;
+        let _ = timeout(DRAIN_TIMEOUT, &mut stderr).await;
         drop(stderr);
         shared.log.close();
         exit.send_replace(Some(end.unwrap_or_default()));
     }
 }
 
-/// In a stop, what the leader left behind may use up the grace: often the leader was only a
-/// wrapper and its child is the server, saving its data. A leader that ended by itself has
-/// nothing to wait for.
+/// During a stop, processes left by the leader may use the rest of the grace period: often the leader was only a
+/// wrapper, and its child is the server that is saving its data. If the leader exited by itself,
+/// nothing waits.
 async fn linger(leader: &Leader, ladder: &mut Ladder) {
-    let mut pause = LINGER_PAUSE;
+    let mut pause = LINGER_POLL_INTERVAL;
     while ladder.in_grace() {
         let session = leader.session();
         let scan = tokio::task::spawn_blocking(move || session.find().nothing());
-        // It fails when the runtime ends, and then there is no time to linger.
+        // The scan fails when the async runtime shuts down. Then waiting is impossible.
         if scan.await.unwrap_or(true) {
             return;
         }
@@ -86,6 +86,6 @@ async fn linger(leader: &Leader, ladder: &mut Ladder) {
             () = tokio::time::sleep(pause) => {}
             _ = ladder.next() => {}
         }
-        pause = (2 * pause).min(LINGER_PAUSE_MAX);
+        pause = (2 * pause).min(MAX_LINGER_POLL_INTERVAL);
     }
 }

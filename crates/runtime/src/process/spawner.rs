@@ -1,9 +1,9 @@
-//! Launches instances, from one thread that lasts.
+//! Launches instances, from one permanent thread.
 //!
 //! # Invariants
 //!
-//! - The thread ends after the last child: every reaper's task holds a sender of its jobs.
-//! - A launch that nobody waits for any more ends in the drop of its [`Leader`], which kills it.
+//! - The thread ends after the last child: every reaper task holds a sender of its queue.
+//! - A cancelled launch ends with the drop of its [`Leader`], which kills it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,16 +35,15 @@ use crate::handle::{Handle, ProcessState, Stop};
 use crate::sentinel::{self, Link, SentinelCommand};
 use crate::unit::Unit;
 
-/// Launches that wait for their turn; those beyond wait to wait.
-const QUEUE: usize = 64;
-/// A frame of a usual size then goes through in one piece, without switching between the two.
-const PIPE: usize = 1 << 20;
-/// The kernel counts what all pipes of a user may hold, 64 MiB unless told otherwise, and then
-/// gives that user's every program pipes of two pages. So only this many instances at
-/// a time get large ones, which is half of it.
-const LARGE_PIPES: usize = 16;
+/// Capacity of the launch queue. Further launches wait until there is room.
+const MAX_QUEUED_LAUNCHES: usize = 64;
+/// Pipe size in bytes. A frame of usual size then fits, so writer and reader need not alternate.
+const PIPE_BYTES: usize = 1 << 20;
+/// The kernel limits the total pipe size per user, by default to 64 MiB, and beyond that gives all programs of the user
+/// pipes of only two pages. So at most this many instances at a time get large pipes, which uses half of the limit.
+const MAX_LARGE_PIPES: usize = 16;
 
-/// Launches child processes. Clones are the same spawner.
+/// Launches child processes. Clones share the same spawner.
 #[derive(Clone)]
 pub struct Spawner(Arc<Inner>);
 
@@ -71,7 +70,7 @@ enum Job {
         large: bool,
         reply: oneshot::Sender<Result<Launched, Error>>,
     },
-    /// Answered when all before it are done.
+    /// Answered after all earlier jobs are done.
     Barrier(oneshot::Sender<()>),
 }
 
@@ -83,18 +82,18 @@ struct Launched {
     stderr: OwnedFd,
 }
 
-/// Has the sentinel kill what is not a child of this process. The default one does nothing.
+/// Makes the sentinel kill processes that are not children of this process. The default value does nothing.
 #[derive(Clone, Default)]
 pub struct Guests(Weak<Link>);
 
-/// The first process of a container, which the sentinel kills unless this is dropped before.
+/// The first process of a container. The sentinel kills it after the gateway's death, unless this is dropped before.
 pub(crate) struct Guest {
     link: Weak<Link>,
     pid: i32,
 }
 
 impl Guests {
-    /// Takes the process of that number and tick in.
+    /// Registers the process with this id and start tick.
     pub(crate) fn add(&self, pid: i32, started: u64) -> Guest {
         let link = self.0.clone();
         if let Some(link) = link.upgrade() {
@@ -119,13 +118,12 @@ impl Drop for Guest {
 }
 
 impl Spawner {
-    /// Starts a sentinel and waits, 10 seconds at the most, until it is ready. Blocks; it
-    /// belongs into the start of a program. Marks the descriptors that this process inherited
-    /// as not to be inherited further, and stops ignoring `SIGCHLD`.
+    /// Starts a sentinel and waits at most 10 seconds until it is ready. Blocks, so call it at the start of a program.
+    /// Sets close-on-exec on the descriptors that this process inherited, and stops ignoring `SIGCHLD`.
     ///
     /// # Errors
     ///
-    /// [`Error::Start`] if `sentinel` does not lead to [`sentinel::main`].
+    /// [`Error::Start`] if `sentinel` does not run [`sentinel::main`].
     pub fn new(sentinel: SentinelCommand) -> Result<Self, Error> {
         seal_inherited();
         let run = keep_the_dead()
@@ -136,7 +134,7 @@ impl Spawner {
             })?;
         let link = Link::new(sentinel.clone(), run.clone()).map_err(Error::Start)?;
         let weak = Arc::downgrade(&link);
-        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (jobs, queue) = mpsc::channel(MAX_QUEUED_LAUNCHES);
         thread::Builder::new()
             .name("spawner".into())
             .spawn(move || work(queue, &link))
@@ -154,42 +152,41 @@ impl Spawner {
         })))
     }
 
-    /// What the marker of every process that this spawner starts begins with.
+    /// Prefix of the marker of every process started by this spawner.
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.0.run
     }
 
-    /// Has the sentinel kill all that runs then, in nanoseconds of the monotonic clock
-    /// ([`sentinel::monotonic_nanos`]), unless another time is given before; `None`: never. It does so even while this
-    /// process is stopped.
+    /// Makes the sentinel kill everything that still runs at a time in nanoseconds of the monotonic clock
+    /// ([`sentinel::monotonic_nanos`]), unless a later call changes the time. `None`: never. Works even while this
+    /// process is suspended.
     pub fn end_all_at(&self, at: Option<u64>) {
         if let Some(link) = self.0.link.upgrade() {
             link.deadline(at.unwrap_or(0));
         }
     }
 
-    /// What has the sentinel kill first processes of containers, too.
+    /// A handle with which the sentinel also kills first processes of containers.
     #[must_use]
     pub fn guests(&self) -> Guests {
         Guests(self.0.link.clone())
     }
 
-    /// Launches a process. It runs when this returns; whether it does anything useful is not
-    /// known yet.
+    /// Launches a process. It runs when this returns, but may not work yet.
     ///
     /// # Errors
     ///
-    /// They name the server, the command and what to do.
+    /// They name the server, the command and the way out.
     ///
     /// # Cancel safety
     ///
-    /// What was launched is killed if this is dropped before it returns.
+    /// Dropping the future before it returns kills the process.
     pub async fn spawn(&self, unit: Unit) -> Result<Instance, Error> {
         self.spawn_caged(unit, None).await
     }
 
-    /// Launches a process in what is around it.
+    /// Launches a process in a cage.
     pub(crate) async fn spawn_caged(
         &self,
         unit: Unit,
@@ -210,7 +207,7 @@ impl Spawner {
             if registry.stopping {
                 return Err(stopping());
             }
-            registry.live.len() < LARGE_PIPES
+            registry.live.len() < MAX_LARGE_PIPES
         };
         check(&unit)?;
         let marker = marker(&inner.run, serial, &unit.label);
@@ -222,7 +219,7 @@ impl Spawner {
             large,
             reply,
         };
-        // Neither end goes away before the spawner does, but for a panic in the launch.
+        // Neither end is closed before the spawner is dropped, except after a panic in the launch.
         inner.jobs.send(job).await.map_err(|_| stopping())?;
         let launched = answer.await.map_err(|_| stopping())??;
 
@@ -232,7 +229,7 @@ impl Spawner {
         let stderr = pipe::Receiver::from_owned_fd(launched.stderr).map_err(failed)?;
         #[expect(
             deprecated,
-            reason = "its replacement is unsafe, for types whose descriptor can change; this one's cannot"
+            reason = "its replacement is unsafe, for types whose descriptor can change, which is not the case here"
         )]
         let pidfd = AsyncFd::new(launched.pidfd).map_err(failed)?;
 
@@ -272,12 +269,11 @@ impl Spawner {
         })
     }
 
-    /// Stops all instances at once, as [`Handle::stop`] does, and refuses to launch others from
-    /// then on. When it returns, all are reaped.
+    /// Stops all instances at once, like [`Handle::stop`], and rejects later launches. When it returns, all are reaped.
     ///
     /// # Cancel safety
     ///
-    /// The stops go on by themselves if this is dropped.
+    /// The stops continue if the future is dropped.
     pub async fn stop_all(&self, grace: Duration) {
         let inner = &self.0;
         let live: Vec<_> = {
@@ -292,7 +288,7 @@ impl Spawner {
         for shared in live {
             shared.exited().await;
         }
-        // A launch that was on its way has come to its end too.
+        // Launches in progress have finished too.
         let (reply, done) = oneshot::channel();
         if inner.jobs.send(Job::Barrier(reply)).await.is_ok() {
             let _ = done.await;
@@ -311,7 +307,7 @@ impl fmt::Debug for Spawner {
 
 impl Inner {}
 
-/// Keeps the spawner's thread for as long as an instance lives.
+/// Keeps the spawner's thread alive while an instance exists.
 struct Entry {
     inner: Arc<Inner>,
     serial: u64,
@@ -336,11 +332,11 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
                 if reply.is_closed() {
                     continue;
                 }
-                // The end of this thread would kill every child.
+                // Catch panics: the end of this thread would kill every child.
                 let start = || start(&unit, caged, marker, large, link);
                 let result = catch_unwind(AssertUnwindSafe(start));
                 if let Ok(result) = result {
-                    // An unwanted one is dropped, and so killed.
+                    // If the receiver is gone, the instance is dropped, which kills it.
                     let _ = reply.send(result);
                 }
             }
@@ -365,9 +361,9 @@ fn start(
     let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     if large {
-        // A refusal costs speed, not function.
-        let _ = fcntl_setpipe_size(&stdin, PIPE);
-        let _ = fcntl_setpipe_size(&stdout, PIPE);
+        // If the kernel refuses, only speed is lost.
+        let _ = fcntl_setpipe_size(&stdin, PIPE_BYTES);
+        let _ = fcntl_setpipe_size(&stdout, PIPE_BYTES);
     }
     let (door, cage) = caged.map(|(door, cage)| (Arc::new(door), cage)).unzip();
     let their_output = match &door {
@@ -409,7 +405,7 @@ fn start(
     })
 }
 
-/// Unique for each instance, so that stopping one does not touch another of the same label.
+/// Unique per instance, so that stopping one does not affect another with the same label.
 fn marker(run: &str, serial: u64, label: &str) -> String {
     let label = label.replace(|c: char| c.is_control(), "?");
     format!("{run}:{serial}:{label}")

@@ -1,11 +1,10 @@
-//! Ends a server that keeps on asking for more processes than it may have.
+//! A fork-bomb guard: kills a server that keeps hitting its process limit.
 //!
-//! The limit of processes holds by itself. But a fork bomb that has reached it goes on forking, failing and ending, which
-//! is all work of the kernel's: whatever it is allowed of a processor, its neighbours wait behind it. So it is ended, as
-//! the kernel ends what asks for too much memory, and the supervisor's ladder does the rest.
+//! The process limit holds by itself. But a fork bomb that has reached it keeps forking, failing and exiting. All of
+//! that is kernel work that delays its neighbours, whatever its processor limit. So the guard kills it, as the kernel
+//! kills a process that uses too much memory, and the supervisor's restart policy applies.
 //!
-//! It is looked for from time to time: kernels tell of a refused process by themselves in version 2 of control groups
-//! only.
+//! The guard polls, because only version 2 of control groups can report refused processes by itself.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,35 +16,36 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cgroup::Group;
 use super::own_task;
 
-const LOOK: Duration = Duration::from_millis(250);
-/// So many processes refused between two looks are no accident: who takes an error for an answer asks once.
-const REFUSED: u64 = 25;
-/// So many times in a row. Many that meet the limit at the same moment are no bomb, if they leave it at that.
-const LOOKS: u32 = 3;
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Refused processes between two polls above which a group is suspect. A program that handles the error does not retry
+/// that often.
+const SUSPECT_REFUSALS: u64 = 25;
+/// Suspect polls in a row before a group is killed. Many processes that hit the limit at the same moment, but only
+/// once, are no fork bomb.
+const SUSPECT_POLLS: u32 = 3;
 
-/// Looks at groups until they are gone.
+/// Polls groups until they are gone.
 #[derive(Default)]
 pub(super) struct Watch(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     watched: Vec<Watched>,
-    /// Looks as long as there is anybody to look at.
+    /// Runs while there is any group to poll.
     task: Option<AbortOnDropHandle<()>>,
 }
 
 struct Watched {
     group: Weak<Group>,
-    /// How many it had been refused at the last look.
+    /// Processes refused as of the last poll.
     refused: u64,
-    /// For how many looks in a row there were too many.
+    /// Number of suspect polls in a row.
     looks: u32,
 }
 
 impl Watch {
     /// # Panics
-    ///
-    /// Outside of a runtime.
+    /// Outside an async runtime.
     pub(super) fn add(self: &Arc<Self>, group: &Arc<Group>) {
         let Some(refused) = group.refused() else {
             return;
@@ -62,7 +62,7 @@ impl Watch {
         }
     }
 
-    /// Those that are bombs; `None` if there is nobody left.
+    /// Returns the groups that are fork bombs, or `None` if no group is left to poll.
     fn look(&self) -> Option<Vec<Arc<Group>>> {
         let mut bombs = Vec::new();
         let watched = &mut self.0.lock().watched;
@@ -72,11 +72,11 @@ impl Watch {
             };
             let refused = group.refused().unwrap_or(one.refused);
             one.looks = match refused.saturating_sub(one.refused) {
-                REFUSED.. => one.looks + 1,
+                SUSPECT_REFUSALS.. => one.looks + 1,
                 _ => 0,
             };
             one.refused = refused;
-            if one.looks >= LOOKS {
+            if one.looks >= SUSPECT_POLLS {
                 bombs.push(group);
             }
             true
@@ -86,7 +86,7 @@ impl Watch {
 }
 
 async fn run(watch: Weak<Watch>) {
-    let mut looks = interval(LOOK);
+    let mut looks = interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
@@ -95,7 +95,7 @@ async fn run(watch: Weak<Watch>) {
         };
         if !bombs.is_empty() {
             let end = move || bombs.iter().for_each(|group| group.end_bomb());
-            // What it ends is told by the end of the server.
+            // The exit of the server reports it.
             let _ = tokio::task::spawn_blocking(end).await;
         }
     }

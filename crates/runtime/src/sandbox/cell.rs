@@ -1,4 +1,4 @@
-//! What is around one running server, and what is left to do when it has ended.
+//! The resources around one running server, and the clean-up after it has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,25 +21,25 @@ use crate::ports::Closing;
 use crate::process::{Cage, Stdin};
 use crate::unit::{Meter, Usage};
 
-/// 128 and `SIGKILL`: what bubblewrap ends with when the server was killed.
-const KILLED: i32 = 137;
+/// 128 + `SIGKILL`: bubblewrap's exit code if the server was killed.
+const KILLED_EXIT_CODE: i32 = 137;
 const SIGKILL: i32 = 9;
 
 pub(super) struct Cell {
     group: Arc<Group>,
-    /// The server itself, from when it is known.
+    /// The server process, once known.
     server: Arc<OnceLock<(Pid, OwnedFd)>>,
     rest: Mutex<Rest>,
 }
 
-/// What ends with the server.
+/// Resources that are released when the server ends.
 #[derive(Default)]
 struct Rest {
     volumes: Option<Opened>,
     tasks: Vec<AbortOnDropHandle<()>>,
-    /// The listeners of a task.
+    /// The listeners of a task, to wait for at the end.
     closing: Option<Closing>,
-    /// Of a server that is not spoken to over it, but might end at its end.
+    /// Stdin of a server that does not use it as its transport, but may exit when it closes.
     stdin: Option<Stdin>,
 }
 
@@ -56,7 +56,7 @@ impl Cell {
         }
     }
 
-    /// What tells the use of it.
+    /// Returns the gauge of its resource usage.
     pub(super) fn gauge(&self) -> Gauge {
         Gauge {
             group: Arc::clone(&self.group),
@@ -65,7 +65,7 @@ impl Cell {
         }
     }
 
-    /// It is this process that is, or becomes, the server.
+    /// Records `pid` as the process that is, or will become, the server.
     pub(super) fn found(&self, pid: Pid) -> io::Result<()> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let _ = self.server.set((pid, pidfd));
@@ -76,7 +76,7 @@ impl Cell {
         self.rest.lock().tasks.push(task);
     }
 
-    /// These are closed before it counts as ended.
+    /// These listeners are closed before the server counts as ended.
     pub(super) fn wait_for(&self, closing: Closing) {
         self.rest.lock().closing = Some(closing);
     }
@@ -90,12 +90,12 @@ impl Cage for Cell {
     fn terminate(&self, leader: Pid) {
         drop(self.rest.lock().stdin.take());
         let Some((server, pidfd)) = self.server.get() else {
-            // There is no server yet that could save anything.
+            // No server has started yet, so there is nothing to save.
             let _ = kill_process_group(leader, Signal::KILL);
             return;
         };
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
-        // The rest of its group, but for the leader. The first process inside does not hear it.
+        // Also the rest of its process group, except the leader. The first process inside does not receive the signal.
         for pid in Lineage::session(leader).find().members {
             let group = |pid| Stat::read(pid).map(|stat| stat.group);
             if pid != leader
@@ -117,11 +117,11 @@ impl Cage for Cell {
     }
 
     fn end(&self, mut exit: Exit, killed: bool) -> Exit {
-        let server_killed = exit.code == Some(KILLED) || exit.signal == Some(SIGKILL);
+        let server_killed = exit.code == Some(KILLED_EXIT_CODE) || exit.signal == Some(SIGKILL);
         exit.out_of_memory = server_killed && !killed && self.group.out_of_memory() > 0;
         exit.fork_bomb = !killed && self.group.fork_bomb();
         self.group.remove();
-        // Only now that nobody uses them any more.
+        // Only now, when nothing uses them.
         let Rest {
             volumes,
             tasks,
@@ -136,11 +136,11 @@ impl Cage for Cell {
     }
 }
 
-/// What the control groups count, or else what `/proc` tells of all in the process namespace.
+/// Reads usage from the control groups, or from `/proc` for all processes in the namespace.
 pub(super) struct Gauge {
     group: Arc<Group>,
     server: Arc<OnceLock<(Pid, OwnedFd)>>,
-    /// The most that was seen, where the kernel does not remember it.
+    /// The highest memory usage seen, for kernels that do not record it.
     peak: Arc<AtomicU64>,
 }
 
@@ -149,7 +149,7 @@ impl Meter for Gauge {
         let (group, server) = (Arc::clone(&self.group), Arc::clone(&self.server));
         let peak = Arc::clone(&self.peak);
         async move {
-            // Files of the kernel's do not block for long, but there are several of them.
+            // Kernel files do not block for long, but there are several of them.
             let read = tokio::task::spawn_blocking(move || {
                 if group.counts() {
                     return group.usage();
@@ -157,7 +157,7 @@ impl Meter for Gauge {
                 let (pid, pidfd) = server.get()?;
                 let mut usage = census::usage(*pid)?;
                 if dead(pidfd) {
-                    // Then it may be somebody else's number by now.
+                    // The number may belong to another process by now.
                     return None;
                 }
                 let before = peak.fetch_max(usage.memory, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! What all processes of one namespace use, from `/proc`: where no control group counts.
+//! Resource usage of all processes in one namespace, from `/proc`. Used where control groups do not account for it.
 //!
-//! Less exact than one: what shared memory they have is counted for each of them, and the time of
-//! those that ended is missing.
+//! Less exact than control groups: shared memory is counted once per process, and the processor time of exited
+//! processes is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustix::process::Pid;
 
 use crate::unit::Usage;
 
-/// Of all that are in the process namespace of `pid`.
+/// Usage of all processes in the process namespace of `pid`.
 pub(super) fn usage(pid: Pid) -> Option<Usage> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
     let wanted = namespace(&Path::new("/proc").join(pid.as_raw_pid().to_string()))?;
@@ -34,7 +34,7 @@ pub(super) fn usage(pid: Pid) -> Option<Usage> {
 fn parse(stat: &str) -> Option<(Duration, u64, u32)> {
     let (_, after_name) = stat.rsplit_once(") ")?;
     let fields: Vec<_> = after_name.split_ascii_whitespace().collect();
-    // The first that is left is the third.
+    // The first of these is field 3.
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     let ticks = field(14)? + field(15)?;
     let cpu = Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());

@@ -1,18 +1,17 @@
-//! Control groups of this installation, of version 1, version 2, or a mixture of both.
+//! Control groups of this installation: version 1, version 2, or a mixture of both.
 //!
-//! Every instance has a group `toolwharf/INSTALL/ID.RUN-SERIAL` in each hierarchy that is used.
-//! Where version 2 holds no controllers it is used all the same, for `cgroup.kill`.
+//! Each instance has a group `toolwharf/INSTALL/ID.RUN-SERIAL` in every hierarchy that is used. A version 2 hierarchy
+//! without controllers is used for `cgroup.kill`.
 //!
 //! # Invariants
 //!
-//! - A limit is set before anybody joins, and what is told of it was read back from the kernel.
-//! - Nothing outside of `toolwharf/INSTALL` is ever killed or removed.
-//! - A group is removed when it is empty; what cannot be removed is left for [`Tree::sweep`].
+//! - A limit is set before any process joins. Its reported status is read back from the kernel.
+//! - Nothing outside `toolwharf/INSTALL` is ever killed or removed.
+//! - A group is removed when it is empty. If it cannot be removed, [`Tree::sweep`] removes it later.
 //!
 //! # Deliberately absent
 //!
-//! Controllers of devices and of block I/O: the sandbox has no device nodes, and what it writes
-//! is bounded in size.
+//! The device and block I/O controllers. The sandbox has no device nodes, and the size of what it writes is bounded.
 
 mod files;
 mod group;
@@ -36,13 +35,13 @@ use self::files::{kill_all, remove};
 
 pub(super) use self::group::Group;
 
-/// The directory of all installations in a hierarchy.
-const TOP: &str = "toolwharf";
+/// The directory in a hierarchy that holds the groups of all installations.
+const TOP_GROUP: &str = "toolwharf";
 
-/// How long what a sweep kills may take to die.
-const SWEEP: Duration = Duration::from_secs(3);
+/// Deadline for the processes that a sweep killed to exit.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(3);
 
-const PAUSE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
@@ -50,7 +49,7 @@ enum Version {
     Two,
 }
 
-/// Where the groups of one controller are made.
+/// The directory for the groups of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     /// `…/toolwharf/INSTALL`.
@@ -58,18 +57,18 @@ struct Place {
     version: Version,
 }
 
-/// A controller, or why there is none.
+/// A controller, or the reason why it cannot be used.
 type Found = Result<Place, String>;
 
-/// What of this host's control groups can be used.
+/// The control groups of this host that can be used.
 #[derive(Debug)]
 pub(super) struct Tree {
     cpu: Found,
-    /// Version 1 counts apart from limiting.
+    /// Version 1 accounts for processor time in a separate controller.
     accounts: Option<Place>,
     memory: Found,
     pids: Found,
-    /// A hierarchy of version 2 that has `cgroup.kill`.
+    /// A version 2 hierarchy that has `cgroup.kill`.
     kill: Option<Place>,
 }
 
@@ -78,12 +77,12 @@ pub(super) struct Tree {
 struct Mount {
     version: Version,
     at: PathBuf,
-    /// Of version 1: its controllers, among other options.
+    /// Version 1 only: its controllers, among other mount options.
     options: Vec<String>,
 }
 
 impl Tree {
-    /// Looks around and makes this installation's directories. Blocks for a moment.
+    /// Finds the hierarchies and creates this installation's directories. Blocks briefly.
     pub(super) fn new(install: &str) -> Self {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -125,7 +124,7 @@ impl Tree {
         }
     }
 
-    /// For a person: `cgroup v1 (cpu, memory, pids)`.
+    /// A description for people, such as `cgroup v1 (cpu, memory, pids)`.
     pub(super) fn describe(&self) -> String {
         let found = [
             ("cpu", &self.cpu),
@@ -153,12 +152,12 @@ impl Tree {
         parts.join("; ")
     }
 
-    /// Makes a group with its limits. `extra` are processes of the sandbox's own.
+    /// Creates a group with its limits. `extra` is the number of processes that belong to the sandbox itself.
     ///
     /// # Errors
     ///
-    /// Only what made it impossible to have a group at all where there is a hierarchy; a limit that
-    /// the kernel did not take is told by [`Group::enforced`].
+    /// No group could be created although there is a hierarchy. A limit that the kernel did not accept is not an error
+    /// here: [`Group::enforced`] reports it.
     pub(super) fn group(
         &self,
         name: &str,
@@ -206,8 +205,8 @@ impl Tree {
         Ok(group)
     }
 
-    /// Kills what is in the groups that `stale` accepts, and removes them; the names of those
-    /// that are gone. Blocks, for 3 seconds or little more.
+    /// Kills the processes in the groups that `stale` accepts and removes these groups. Returns the names of the
+    /// removed groups. Blocks for 3 seconds or slightly more.
     pub(super) fn sweep(&self, stale: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let mut groups: Vec<(String, PathBuf)> = Vec::new();
         for root in self.roots() {
@@ -220,7 +219,7 @@ impl Tree {
                 }
             }
         }
-        let deadline = Instant::now() + SWEEP;
+        let deadline = Instant::now() + SWEEP_TIMEOUT;
         let mut gone = BTreeSet::new();
         while !groups.is_empty() {
             for (_, path) in &groups {
@@ -237,7 +236,7 @@ impl Tree {
                 tracing::warn!(left = groups.len(), "control groups cannot be removed");
                 break;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
         gone
     }
@@ -308,15 +307,15 @@ mod tests {
         assert_eq!(group.usage(), None);
     }
 
-    /// Plain files in the place of a kernel's: what is written where, and what is read back. Real
-    /// groups are in `tests/sandbox.rs`, of the version that the machine has.
+    /// Uses plain files instead of real control groups. Checks what is written and what is read back. Real groups of
+    /// the version that the machine has are tested in `tests/sandbox.rs`.
     #[test]
     fn version_2_is_written_and_read_by_its_own_names() {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path().to_owned();
-        let root = at.join(TOP).join("test");
+        let root = at.join(TOP_GROUP).join("test");
         fs::create_dir_all(&root).unwrap();
-        for level in [&at, &at.join(TOP), &root] {
+        for level in [&at, &at.join(TOP_GROUP), &root] {
             fs::write(level.join("cgroup.procs"), "").unwrap();
             fs::write(level.join("cgroup.controllers"), "cpu memory pids").unwrap();
             fs::write(level.join("cgroup.subtree_control"), "").unwrap();
@@ -327,9 +326,9 @@ mod tests {
             options: Vec::new(),
         };
         let unified = v2::unified(&mount, "0::/\n", "test").unwrap();
-        for level in [&at, &at.join(TOP), &root] {
+        for level in [&at, &at.join(TOP_GROUP), &root] {
             let written = fs::read_to_string(level.join("cgroup.subtree_control")).unwrap();
-            assert_eq!(written, "+pids", "the last that was written");
+            assert_eq!(written, "+pids", "the last value written");
         }
         let place = unified.place;
         let tree = Tree {
@@ -362,7 +361,7 @@ mod tests {
             (usage.memory, usage.memory_peak, usage.pids),
             (5000, 9000, 3)
         );
-        // Files cannot be removed as a group can: nothing to wait for.
+        // Plain files cannot be removed like a group, so there is nothing to wait for.
         group.removed.store(true, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! The host's end of the socket to a shim, and of the one to its helper.
+//! The host's ends of the sockets to a shim and to its helper.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,22 +13,22 @@ use tokio::net::UnixStream;
 
 use super::shim::{FAILED, GO, Order, READY};
 
-/// What a shim says of itself is cut to this.
+/// Limit for an error text from a shim; longer texts are cut.
 const MAX_ERROR_BYTES: u64 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Channel(UnixStream);
 
-/// A shim that has become all that it is to be but the server.
+/// The reply of a shim that has completed all preparations and waits to become the server.
 #[derive(Debug)]
 pub(super) struct Ready {
-    /// As the kernel tells it, not the shim.
+    /// As reported by the kernel, not by the shim.
     pub(super) pid: Option<Pid>,
     pub(super) sockets: Vec<OwnedFd>,
 }
 
 impl Channel {
-    /// A channel, and the end of it that is the shim's.
+    /// Creates a channel and the shim's end of it.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = StdStream::pair()?;
         set_socket_passcred(&ours, true)?;
@@ -36,8 +36,8 @@ impl Channel {
         Ok((Self(UnixStream::from_std(ours)?), theirs.into()))
     }
 
-    /// `Ok(Err)`: what the shim says is the matter. An error is the end of the stream: there
-    /// never was a shim.
+    /// Sends the order and waits for the reply. `Ok(Err)` is the error that the shim reported. An error means that the
+    /// stream ended: no shim was started.
     pub(super) async fn order(&mut self, order: &Order) -> io::Result<Result<Ready, String>> {
         self.0.write_all(&order.encode()).await?;
         let (word, pid, sockets) = receive(&self.0).await?;
@@ -53,7 +53,7 @@ impl Channel {
         self.0.write_all(&[GO]).await?;
         let mut word = [0];
         match self.0.read(&mut word).await? {
-            // It was closed by the `exec`.
+            // The `exec` closed it.
             0 => Ok(Ok(())),
             _ if word == [FAILED] => Ok(Err(self.text().await)),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -70,7 +70,7 @@ impl Channel {
     }
 }
 
-/// One byte and what came with it; no byte at the end of the stream.
+/// Receives one byte and what came with it. No byte means the end of the stream.
 pub(super) async fn receive(
     stream: &UnixStream,
 ) -> io::Result<(Option<u8>, Option<Pid>, Vec<OwnedFd>)> {

@@ -1,19 +1,20 @@
 //! A sandbox for one step of an installation: npm, uv, or a Python that compiles what they installed.
 //!
-//! Packages are hostile input, and npm and uv can be made to run programs that a package names. So each step runs in
-//! namespaces of its own, without privileges, and as root under a user that owns nothing but the folder it works on.
+//! Packages are hostile input, and npm and uv can be made to run programs that a package names. So each step runs
+//! without privileges in its own namespaces. If this process is root, the step runs as a user that owns only the folder
+//! it works on.
 //!
 //! # What a step gets
 //!
-//! - Read-only: the system's folders, certificates, and the paths that [`Step`] names. No `git` is executable.
-//! - Writable: its stage and a small `/tmp`. What is on the stage is measured while the step runs ([`Bounds`]).
-//! - Files of settings, as copies in memory that end with the step.
-//! - A loopback device and, if it has a list of hosts, the egress proxy on it.
-//! - Control groups, where this host has them: memory, processes and processors are bounded.
+//! - Read-only: system folders, certificates, and the paths named in [`Step`]. No `git` is executable.
+//! - Writable: its stage and a small `/tmp`. The size of the stage is measured while the step runs ([`Bounds`]).
+//! - Configuration files, as in-memory copies that disappear with the step.
+//! - A loopback device and, if the step has a list of allowed hosts, the egress proxy on it.
+//! - Control groups, where the host has them, with memory, process and processor limits.
 //!
 //! # Invariants
 //!
-//! - Nothing of a step runs before the kernel confirmed its isolation.
+//! - A step runs nothing before its isolation has been read back from the kernel.
 //! - Without bubblewrap nothing runs.
 
 mod bounds;
@@ -43,33 +44,33 @@ use super::channel::Channel;
 use super::prepare::{BWRAP, memory_file, user_of};
 use super::shim::{self, Order};
 use super::view::{Own, Plan};
-use super::{START, failed, late, mounts, own_task, seccomp, spawn, verify};
+use super::{START_TIMEOUT, failed, late, mounts, own_task, seccomp, spawn, verify};
 use crate::egress::{self, Allowed};
 use crate::handle::Exit;
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::search::PATH;
 use crate::unit::{Error, Unit};
 
-/// What one step may use beside the disk. `disk` is not looked at: [`Bounds`] has it.
-const LIMITS: ResourceLimits = ResourceLimits {
+/// Limits of one step. `disk` is not used: [`Bounds`] limits the disk.
+const STEP_LIMITS: ResourceLimits = ResourceLimits {
     cpu_millis: 4000,
     memory: 4 << 30,
     disk: 0,
     pids: 1024,
 };
-/// Processes that are the sandbox's: bubblewrap, twice.
-const OWN: u32 = 2;
-/// Of what a step prints to its standard output; the rest is dropped.
+/// Processes that belong to the sandbox itself: bubblewrap, twice.
+const SANDBOX_PROCESSES: u32 = 2;
+/// Limit for the standard output of a step; the rest is dropped.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
-/// The shortest time between two measurements of the stage.
+/// Minimum interval between two measurements of the stage.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a killed step may take to be gone.
-const GONE: Duration = Duration::from_secs(6);
-/// Names the user of installations; no server's id has a dot.
-const USER: &str = ".packages";
-/// Runs the program, with npm's and uv's own variables for the proxy. Both would connect to a registry on loopback directly
-/// if `NO_PROXY` said so, and nothing listens on this loopback.
-const RUN: &str = r#"
+/// Deadline for a killed step to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
+/// Stands for a server id in the user of installations. No server id contains a dot.
+const USER_ID_SEED: &str = ".packages";
+/// Runs the program with the proxy variables that are specific to npm and uv. Both would connect to a registry on
+/// loopback directly if `NO_PROXY` listed it, but nothing listens on this loopback.
+const RUN_SCRIPT: &str = r#"
 unset NO_PROXY no_proxy
 if [ -n "$HTTPS_PROXY" ]; then
   export npm_config_proxy="$HTTPS_PROXY" npm_config_https_proxy="$HTTPS_PROXY" npm_config_noproxy=none.invalid
@@ -77,10 +78,10 @@ fi
 exec "$@"
 "#;
 
-/// Runs steps of installations.
+/// Runs installation steps.
 pub(crate) struct Confine {
     spawner: Spawner,
-    /// Leads to [`shim::shim_main`].
+    /// Runs [`shim::shim_main`].
     shim: SentinelCommand,
     install: String,
     privileged: bool,
@@ -88,36 +89,36 @@ pub(crate) struct Confine {
     tree: OnceLock<Tree>,
 }
 
-/// One program that runs to its end in a sandbox.
+/// A program that runs in a sandbox until it exits.
 pub(crate) struct Step {
     pub(crate) label: String,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: PathBuf,
-    /// The folder that it works on, at the same path inside.
+    /// The folder to work on, at the same path inside.
     pub(crate) stage: PathBuf,
-    /// Further writable folders: path inside → path on the host. The host's is on the stage.
+    /// Further writable folders: path inside → path on the host. The host path is on the stage.
     pub(crate) writable: BTreeMap<PathBuf, PathBuf>,
     /// Read-only, at the same path inside.
     pub(crate) shown: Vec<PathBuf>,
     /// Path inside → content.
     pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
-    /// `PATH` inside. A `git` in it is not executable.
+    /// `PATH` inside. A `git` found on it is not executable.
     pub(crate) path: OsString,
-    /// `None`: no network at all.
+    /// `None`: no network.
     pub(crate) allowed: Option<Arc<Allowed>>,
     pub(crate) bounds: Bounds,
     pub(crate) deadline: Instant,
 }
 
-/// How a step ended.
+/// The result of a step.
 pub(crate) struct Done {
-    /// `None`: it was killed at its deadline.
+    /// `None`: the step was killed at its deadline.
     pub(crate) exit: Option<Exit>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
-    /// Which bound it was killed for.
+    /// The bound for which it was killed.
     pub(crate) exceeded: Option<String>,
 }
 
@@ -136,13 +137,13 @@ impl Confine {
     /// The user that steps run as.
     fn user(&self) -> u32 {
         if self.privileged {
-            user_of(&self.install, USER)
+            user_of(&self.install, USER_ID_SEED)
         } else {
             rustix::process::geteuid().as_raw()
         }
     }
 
-    /// Makes folders and files of a stage the steps' own.
+    /// Gives files and folders of a stage to the user of steps.
     pub(crate) fn give(&self, paths: &[PathBuf]) -> io::Result<()> {
         if self.privileged {
             let user = self.user();
@@ -153,13 +154,13 @@ impl Confine {
         Ok(())
     }
 
-    /// Runs a step to its end.
+    /// Runs a step until it exits.
     ///
     /// # Errors
-    /// There is no sandbox for it. That it failed is no error.
+    /// The sandbox could not be created. A failed step is not an error.
     ///
     /// # Cancel safety
-    /// The step is killed if this is dropped.
+    /// Dropping the future kills the step.
     pub(crate) async fn run(self: &Arc<Self>, step: Step) -> Result<Done, Error> {
         let (confine, step) = (Arc::clone(self), Arc::new(step));
         let prepared = {
@@ -195,13 +196,14 @@ impl Confine {
             other => other,
         })?;
         let order = self.order(&step);
-        let ready = match timeout(START, channel.order(&order)).await {
+        let ready = match timeout(START_TIMEOUT, channel.order(&order)).await {
             Ok(Ok(Ok(ready))) => ready,
             Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
             Ok(Err(_)) => return Err(self.explain(&child).await),
             Err(_) => return Err(late("the start of an installation's sandbox")),
         };
-        let unknown = || Error::Failed("the kernel does not tell who is in the sandbox".to_owned());
+        let unknown =
+            || Error::Failed("the kernel did not report the process in the sandbox".to_owned());
         let pid = ready.pid.ok_or_else(unknown)?;
         cell.found(pid)
             .map_err(failed("the process in the sandbox is gone"))?;
@@ -214,7 +216,7 @@ impl Confine {
                 let _ = egress::run(listener, allowed, label).await;
             }));
         }
-        match timeout(START, channel.go()).await {
+        match timeout(START_TIMEOUT, channel.go()).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
             Ok(Err(_)) => return Err(self.explain(&child).await),
@@ -234,9 +236,9 @@ impl Confine {
         };
         if exit.is_none() {
             child.handle.kill_now();
-            let _ = timeout(GONE, child.handle.exited()).await;
+            let _ = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
         } else if exceeded.is_none() {
-            // What it wrote since the last measurement.
+            // Covers what was written since the last measurement.
             exceeded = measure(&step).await;
         }
         Ok(Done {
@@ -248,7 +250,7 @@ impl Confine {
     }
 
     fn order(&self, step: &Step) -> Order {
-        let mut args = vec!["-c".to_owned(), RUN.to_owned(), "sh".to_owned()];
+        let mut args = vec!["-c".to_owned(), RUN_SCRIPT.to_owned(), "sh".to_owned()];
         args.push(step.program.display().to_string());
         args.extend(step.args.iter().cloned());
         let mut env = step.env.clone();
@@ -266,7 +268,7 @@ impl Confine {
         }
     }
 
-    /// Seals the mounts, and refuses to go on in a sandbox that is none.
+    /// Seals the mounts and checks the isolation. Fails if any part of it is missing.
     async fn verify(&self, pid: rustix::process::Pid, step: &Step) -> Result<(), Error> {
         let network = match step.allowed {
             Some(_) => Network::Allow(Vec::new()),
@@ -287,7 +289,7 @@ impl Confine {
             given: &[],
         };
         let rows = verify::isolation(pid, &network, files, self.user());
-        let expected = |what| what != "kernel" && (what != "system calls" || seccomp::KNOWN);
+        let expected = |what| what != "kernel" && (what != "system calls" || seccomp::IS_SUPPORTED);
         match rows.iter().find(|row| expected(row.what) && !row.holds) {
             Some(row) => Err(Error::Failed(format!(
                 "the installation's sandbox does not hold: {}",
@@ -302,7 +304,11 @@ impl Confine {
         let run: String = self.spawner.run_id().chars().take(12).collect();
         let tree = self.tree.get_or_init(|| Tree::new(&self.install));
         let group = tree
-            .group(&format!("packages.{run}-i{serial}"), &LIMITS, OWN)
+            .group(
+                &format!("packages.{run}-i{serial}"),
+                &STEP_LIMITS,
+                SANDBOX_PROCESSES,
+            )
             .map_err(failed("cannot make a control group"))?;
         let (channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
         let memory =
@@ -348,7 +354,7 @@ impl Confine {
         let own = self.shim.args.iter();
         let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
             .into_iter()
-            .chain(["--".to_owned(), shim::INSIDE.to_owned()])
+            .chain(["--".to_owned(), shim::PATH_INSIDE.to_owned()])
             .chain(own.map(|arg| arg.to_string_lossy().into_owned()))
             .chain([theirs.as_raw_fd().to_string()]);
         let program = Program::Command {
@@ -395,13 +401,13 @@ impl Confine {
         arguments.into_iter().map(Into::into).collect()
     }
 
-    /// This program, as bubblewrap can show it inside.
+    /// Opens this program in a form that bubblewrap can show inside.
     fn shim_file(&self) -> Result<Shim, Error> {
         let mut file =
             File::open(&self.shim.program).map_err(failed("cannot open this program"))?;
         let about = file.metadata();
         let links = about
-            .map_err(failed("cannot look at this program"))?
+            .map_err(failed("cannot read the metadata of this program"))?
             .nlink();
         if links > 0 {
             return Ok(Shim {
@@ -409,7 +415,7 @@ impl Confine {
                 is_copy: false,
             });
         }
-        // Another version took its place on the disk: this one can only be shown as a copy.
+        // The file was replaced by another version on disk, so only a copy of it can be shown.
         let mut text = Vec::new();
         let copy = file
             .read_to_end(&mut text)
@@ -421,9 +427,9 @@ impl Confine {
         })
     }
 
-    /// Why bubblewrap ended before there was a shim.
+    /// Returns an error that says why bubblewrap exited before the shim started.
     async fn explain(&self, child: &process::Instance) -> Error {
-        let exit = timeout(GONE, child.handle.exited()).await;
+        let exit = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
         let exit = exit.map_or_else(|_| "still running".to_owned(), |exit| exit.to_string());
         let tail = child.handle.stderr_tail();
         let way_out = if self.privileged {
@@ -455,14 +461,20 @@ impl Shim {
     fn arguments(&self) -> Vec<OsString> {
         let number = self.file.as_raw_fd().to_string();
         let words = match self.is_copy {
-            true => vec!["--perms", "0555", "--ro-bind-data", &number, shim::INSIDE],
-            false => vec!["--ro-bind-fd", &number, shim::INSIDE],
+            true => vec![
+                "--perms",
+                "0555",
+                "--ro-bind-data",
+                &number,
+                shim::PATH_INSIDE,
+            ],
+            false => vec!["--ro-bind-fd", &number, shim::PATH_INSIDE],
         };
         words.into_iter().map(Into::into).collect()
     }
 }
 
-/// Waits until the stage holds more than it may; what it exceeded.
+/// Waits until the stage exceeds one of its bounds, and returns which.
 async fn exceeded(step: &Arc<Step>) -> String {
     let mut pause = MEASURE_INTERVAL;
     loop {
@@ -471,7 +483,7 @@ async fn exceeded(step: &Arc<Step>) -> String {
         if let Some(exceeded) = measure(step).await {
             return exceeded;
         }
-        // Measuring takes a quarter of one processor at most.
+        // Measuring takes at most a quarter of one processor.
         pause = MEASURE_INTERVAL.max(3 * began.elapsed());
     }
 }
@@ -482,10 +494,11 @@ async fn measure(step: &Arc<Step>) -> Option<String> {
     measured.ok().flatten()
 }
 
-/// Takes a folder back from the steps: afterwards it belongs to this process's user, and has nothing but folders, files and links.
+/// Takes a folder back from the steps. Afterwards it belongs to the user of this process and contains only folders,
+/// files and links.
 ///
 /// # Errors
-/// Something else is in it.
+/// It contains anything else.
 pub(crate) fn take(folder: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid();
     let about = folder.symlink_metadata()?;

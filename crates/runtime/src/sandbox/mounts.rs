@@ -1,11 +1,11 @@
-//! Mounts of a sandbox that is ready: cut off from the host's, and read-only.
+//! Seals the mounts of a prepared sandbox: detaches them from the host's and makes them read-only.
 //!
-//! Bubblewrap leaves its mounts as slaves of the host's. Something that is mounted below a shown folder later (a USB stick, a
-//! container's layer) would appear inside, and writable. And mounts that bubblewrap could not look into stay writable. So before
-//! the server runs, a helper process enters the sandbox's mount namespace, makes all mounts private, and makes all of them
-//! read-only but those that the server may write to.
+//! Bubblewrap leaves its mounts as slaves of the host mounts. Anything mounted later below a shown folder (a USB stick,
+//! a container layer) would appear inside, and writable. Mounts that bubblewrap could not look into also stay writable.
+//! So before the server runs, a helper process enters the sandbox's mount namespace, makes all mounts private, and
+//! makes all of them read-only except those that the server may write to.
 //!
-//! Invariant: the helper runs none of the server's code: it enters no process namespace, and executes nothing.
+//! Invariant: the helper runs no server code. It enters no process namespace and executes nothing.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,7 +22,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::volume;
 use crate::process::SentinelCommand;
 
-/// The first argument of the helper; paths that stay writable follow.
+/// The first argument of the helper. The paths that stay writable follow.
 pub(super) const SEAL: &str = "seal";
 
 /// `NS_GET_USERNS` (linux/nsfs.h): the user namespace that owns a namespace.
@@ -34,18 +34,18 @@ const MOUNT_ATTR_RDONLY: u64 = 1;
 pub(super) struct Mounted {
     /// `major:minor` of its file system.
     pub(super) device: String,
-    /// Which folder of that file system is mounted.
+    /// The folder of that file system that is mounted.
     pub(super) root: PathBuf,
     pub(super) at: PathBuf,
     pub(super) read_only: bool,
-    /// Whether mounts and unmounts elsewhere have an effect here.
+    /// True if mounts and unmounts elsewhere propagate to it.
     pub(super) is_attached: bool,
 }
 
-/// The mounts in a `mountinfo` (proc_pid_mountinfo(5)).
+/// Parses the text of a `mountinfo` file (proc_pid_mountinfo(5)).
 ///
 /// # Errors
-/// It is not one.
+/// The text has another format.
 pub(super) fn parse(text: &str) -> Result<Vec<Mounted>, String> {
     let one = |line: &str| {
         let mut fields = line.split(' ');
@@ -65,10 +65,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<Mounted>, String> {
         })
     };
     let all: Option<Vec<_>> = text.lines().map(one).collect();
-    all.ok_or_else(|| "its list of mounts cannot be read".to_owned())
+    all.ok_or_else(|| "its list of mounts cannot be parsed".to_owned())
 }
 
-/// Blanks, line ends and backslashes are in octal there.
+/// Decodes the octal escapes of blanks, line ends and backslashes.
 fn unescape(text: &str) -> String {
     let octal = [
         ("\\040", " "),
@@ -81,10 +81,10 @@ fn unescape(text: &str) -> String {
     })
 }
 
-/// Has the mounts of the process `pid` sealed by a helper. `writable` stay as they are, with what is mounted below them.
+/// Runs a helper that seals the mounts of process `pid`. `writable` paths, and mounts below them, stay as they are.
 ///
 /// # Errors
-/// The text says why they are not.
+/// Says why the mounts could not be sealed.
 pub(super) fn seal(helper: &SentinelCommand, pid: Pid, writable: &[PathBuf]) -> Result<(), String> {
     let namespace = File::open(format!("/proc/{}/ns/mnt", pid.as_raw_pid()));
     let namespace =
@@ -98,11 +98,11 @@ pub(super) fn seal(helper: &SentinelCommand, pid: Pid, writable: &[PathBuf]) -> 
         .map_err(|why| format!("its mounts cannot be made private and read-only: {why}"))
 }
 
-/// Is the helper. The mount namespace is standard input.
+/// The helper's main function. Standard input is the mount namespace.
 pub(super) fn seal_main(writable: &[OsString]) -> io::Result<()> {
     let namespace = io::stdin();
     let namespace = namespace.as_fd();
-    // The sandbox's own /proc has no entry for this process.
+    // Opened before entering, because the sandbox's own `/proc` has no entry for this process.
     let processes = open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     if !rustix::process::geteuid().is_root() {
         let users = owner(namespace)?;
@@ -121,7 +121,7 @@ pub(super) fn seal_main(writable: &[OsString]) -> io::Result<()> {
     File::from(mounts).read_to_string(&mut text)?;
     let mounts = parse(&text).map_err(io::Error::other)?;
     match set_attributes(Path::new("/"), AT_RECURSIVE, MOUNT_ATTR_RDONLY, 0) {
-        // Before Linux 5.12. What bubblewrap left writable is found when the mounts are checked.
+        // Before Linux 5.12. The later check finds what bubblewrap left writable.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
         done => done?,
     }
@@ -131,7 +131,7 @@ pub(super) fn seal_main(writable: &[OsString]) -> io::Result<()> {
     };
     for mount in mounts.iter().filter(stays) {
         match set_attributes(&mount.at, 0, 0, MOUNT_ATTR_RDONLY) {
-            // Nobody in the sandbox can look at it either.
+            // No process in the sandbox can access it either.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             done => done?,
         }
@@ -139,9 +139,9 @@ pub(super) fn seal_main(writable: &[OsString]) -> io::Result<()> {
     Ok(())
 }
 
-#[expect(unsafe_code, reason = "rustix does not have this request")]
+#[expect(unsafe_code, reason = "rustix lacks this request")]
 fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: the request takes no argument and returns a new descriptor that nobody else owns, or a negative number.
+    // SAFETY: the request takes no argument and returns a new descriptor that nothing else owns, or a negative number.
     unsafe {
         match libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) {
             failed if failed < 0 => Err(io::Error::last_os_error()),
@@ -151,7 +151,7 @@ fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// `mount_setattr(2)`.
-#[expect(unsafe_code, reason = "rustix does not have this call")]
+#[expect(unsafe_code, reason = "rustix lacks this call")]
 fn set_attributes(path: &Path, flags: libc::c_int, set: u64, clear: u64) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
     #[repr(C)]
@@ -168,7 +168,7 @@ fn set_attributes(path: &Path, flags: libc::c_int, set: u64, clear: u64) -> io::
         propagation: 0,
         users: 0,
     };
-    // SAFETY: the kernel reads a path that ends with NUL and a structure of the size that it is given; both outlive the call.
+    // SAFETY: the kernel reads a NUL-terminated path and a structure of the given size. Both outlive the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

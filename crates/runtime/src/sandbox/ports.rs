@@ -1,10 +1,9 @@
-//! Ports of a server that has a network of its own, brought to the host's loopback.
+//! Publishes ports of a server with its own network namespace on the host's loopback.
 //!
 //! # Invariants
 //!
-//! - The data goes from one socket to the other without a process between; the helper inside only
-//!   makes sockets.
-//! - Connections are bounded; those beyond wait in the kernel's queue, and then fail.
+//! - Data is copied directly between the two sockets. The helper inside only creates sockets.
+//! - The number of connections is limited. Further ones wait in the kernel's queue and then fail.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,13 +19,13 @@ use super::shim::CONNECTED;
 use crate::ports::Listeners;
 use crate::pump::pump;
 
-const CONNECTIONS: usize = 256;
-/// Longer than the helper itself takes.
-const HELPER: Duration = Duration::from_secs(12);
+const MAX_CONNECTIONS: usize = 256;
+/// Longer than the helper's own timeout.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(12);
 
 pub(super) struct Forward {
     helper: UnixStream,
-    /// As the helper knows them, by their places.
+    /// Port numbers in the order known to the helper, which addresses them by index.
     ports: Vec<u16>,
     listeners: Listeners,
 }
@@ -43,20 +42,20 @@ impl Forward {
         })
     }
 
-    /// Forwards until it is dropped, or the helper is gone.
+    /// Forwards connections until dropped or until the helper is gone.
     pub(super) async fn run(mut self) {
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            if connections.len() >= CONNECTIONS {
+            if connections.len() >= MAX_CONNECTIONS {
                 connections.join_next().await;
             }
             let (port, stream) = self.listeners.accept().await;
-            match timeout(HELPER, self.inside(port)).await {
+            match timeout(HELPER_TIMEOUT, self.inside(port)).await {
                 Ok(Ok(Some(inside))) => {
                     connections.spawn(pump(stream, inside));
                 }
-                // Nobody listens there: it is closed, which is what the caller would see inside.
+                // Nothing listens on the port. The connection is closed, as it would be for a client inside.
                 Ok(Ok(None)) => {}
                 Ok(Err(_)) | Err(_) => return,
             }

@@ -1,9 +1,9 @@
-//! What is made before a sandbox is started: its groups, its volumes, its user, its command.
+//! Prepares everything for a sandbox before it starts: groups, volumes, user and command.
 //!
 //! # Invariants
 //!
-//! - What is made goes away when [`Prepared`] is dropped.
-//! - Neither arguments nor variables of a server are in the command that is made here.
+//! - Dropping [`Prepared`] removes everything it created.
+//! - The command contains neither arguments nor variables of the server.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,17 +28,17 @@ use crate::search::own_path;
 use crate::unit::{Confined, Enforced, Error, Unit};
 
 pub(super) const BWRAP: &str = "bwrap";
-/// Processes that are the sandbox's: bubblewrap, twice.
-const OWN: u32 = 2;
-/// The helper for ports, twice at its start.
-const HELPER: u32 = 2;
-/// Users for servers begin here: far above those that people and containers are given.
-const USERS: u32 = 1_900_000_000;
-const USERS_COUNT: u32 = 200_000_000;
-const INSTALL: usize = 64;
-/// What the names of copies of this program begin with; the run follows.
-const SHIM: &str = "shim.";
-/// What stands ready before anything is started.
+/// Processes that belong to the sandbox itself: bubblewrap, twice.
+const SANDBOX_PROCESSES: u32 = 2;
+/// Processes of the port helper: two while it starts.
+const HELPER_PROCESSES: u32 = 2;
+/// The first user id for servers, far above the range used for people and containers.
+const FIRST_USER: u32 = 1_900_000_000;
+const USER_COUNT: u32 = 200_000_000;
+const MAX_INSTALL_BYTES: usize = 64;
+/// Prefix of the names of copies of this program. The run id follows.
+const SHIM_PREFIX: &str = "shim.";
+/// The resources of a sandbox before it starts.
 pub(super) struct Prepared {
     pub(super) group: Arc<Group>,
     pub(super) opened: Option<Opened>,
@@ -58,7 +58,7 @@ impl Inner {
     pub(super) fn check_install(&self) -> Result<(), Error> {
         let install = &self.options.install;
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        if install.is_empty() || install.len() > INSTALL || !install.bytes().all(good) {
+        if install.is_empty() || install.len() > MAX_INSTALL_BYTES || !install.bytes().all(good) {
             return Err(Error::Failed(format!(
                 "`{}` cannot name an installation; it takes a-z and 0-9",
                 install.escape_debug()
@@ -103,7 +103,11 @@ impl Inner {
         } else {
             rustix::process::geteuid().as_raw()
         };
-        let extra = if forwards(sandbox) { OWN + HELPER } else { OWN };
+        let extra = if forwards(sandbox) {
+            SANDBOX_PROCESSES + HELPER_PROCESSES
+        } else {
+            SANDBOX_PROCESSES
+        };
         let limits = &sandbox.limits;
         let group = self.tree().group(&name, limits, extra);
         let group = group.map_err(failed("cannot make a control group"))?;
@@ -114,7 +118,7 @@ impl Inner {
             None
         } else {
             let size = limits.disk.saturating_sub(scratch.run + scratch.shm);
-            // Whole blocks, as file systems have them.
+            // File systems consist of whole blocks.
             let size = size & !4095;
             let owner = self.privileged.then_some(user);
             let opened = self
@@ -150,26 +154,26 @@ impl Inner {
         })
     }
 
-    /// This program, as a file that can be shown inside. Once another version has taken its place it is only a copy
-    /// that has a place.
+    /// Opens this program as a file that can be shown inside. If its file was replaced by another version, only a copy
+    /// has a path.
     fn shim(&self) -> Result<File, Error> {
         let open = |path: &Path| File::open(path).map_err(failed("cannot open this program"));
         let mut own = open(&self.options.shim.program)?;
         let about = own.metadata();
         if about
-            .map_err(failed("cannot look at this program"))?
+            .map_err(failed("cannot read the metadata of this program"))?
             .nlink()
             > 0
         {
             return Ok(own);
         }
-        let copy = self.options.dir.join(format!("{SHIM}{}", self.run));
+        let copy = self.options.dir.join(format!("{SHIM_PREFIX}{}", self.run));
         if !copy.exists() {
             let serial = self.serial.fetch_add(1, Ordering::Relaxed);
             let making = self
                 .options
                 .dir
-                .join(format!("{SHIM}{}.{serial}", self.run));
+                .join(format!("{SHIM_PREFIX}{}.{serial}", self.run));
             let mut made = OpenOptions::new();
             made.write(true).create_new(true).mode(0o755);
             made.open(&making)
@@ -180,7 +184,7 @@ impl Inner {
         open(&copy)
     }
 
-    /// Removes the copies of earlier runs.
+    /// Removes the copies left by earlier runs.
     pub(super) fn shims_remove(&self) {
         for entry in fs::read_dir(&self.options.dir)
             .into_iter()
@@ -188,7 +192,9 @@ impl Inner {
             .flatten()
         {
             let name = entry.file_name();
-            let run = name.to_str().and_then(|name| name.strip_prefix(SHIM));
+            let run = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(SHIM_PREFIX));
             if run.is_some_and(|run| !run.starts_with(&self.run)) {
                 let _ = fs::remove_file(entry.path());
             }
@@ -220,7 +226,7 @@ impl Inner {
         }
     }
 
-    /// The command that makes the sandbox and starts the shim in it, and the descriptors it needs.
+    /// Returns the command that creates the sandbox and starts the shim in it, with the descriptors it needs.
     pub(super) fn bwrap(
         &self,
         unit: Confined<'_>,
@@ -282,12 +288,12 @@ impl Inner {
                 text.push(0);
             }
         }
-        // On its command line they would be all that `ps` shows.
+        // Passed in a file, because `ps` shows command lines and these arguments would fill it.
         let text = memory(&text)?;
         let shim_args = self.options.shim.args.iter();
         let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
             .into_iter()
-            .chain(["--".to_owned(), shim::INSIDE.to_owned()])
+            .chain(["--".to_owned(), shim::PATH_INSIDE.to_owned()])
             .chain(shim_args.map(|arg| arg.to_string_lossy().into_owned()))
             .chain([channel.as_raw_fd().to_string()]);
         let program = Program::Command {
@@ -322,7 +328,7 @@ impl Inner {
             arguments.push("--unshare-net");
         }
         if self.privileged {
-            // For the shim, which is done with them before the server begins.
+            // For the shim, which gives them up before the server begins.
             for capability in ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] {
                 arguments.extend(["--cap-add", capability]);
             }
@@ -333,16 +339,17 @@ impl Inner {
     }
 }
 
-/// Whether its ports are inside of a network of its own.
+/// Returns whether its ports are inside its own network namespace and must be forwarded.
 pub(super) fn forwards(sandbox: &Sandbox) -> bool {
     !sandbox.ports.is_empty() && sandbox.network != Network::Open
 }
 
-/// Where its ports are to be on this host.
+/// Returns the published ports of this host.
 ///
 /// # Errors
 ///
-/// With an open network it listens on the host itself, where a port has one number only.
+/// With an open network, the server listens on the host directly. A port then has the same number inside and on the
+/// host.
 pub(super) fn host_ports(sandbox: &Sandbox) -> Result<Vec<Port>, Error> {
     let mut ports = sandbox.ports.clone();
     if sandbox.network != Network::Open {
@@ -354,7 +361,7 @@ pub(super) fn host_ports(sandbox: &Sandbox) -> Result<Vec<Port>, Error> {
             return Err(Error::Refused {
                 field: "ports",
                 why: format!(
-                    "with an open network port {inside} is the host's own and cannot be {other} there: give {inside} alone"
+                    "with an open network, the server listens on the host and port {inside} cannot be published as {other}: give {inside} alone"
                 ),
             });
         }
@@ -362,7 +369,7 @@ pub(super) fn host_ports(sandbox: &Sandbox) -> Result<Vec<Port>, Error> {
     Ok(ports)
 }
 
-/// Refuses to go on without a limit that must hold.
+/// Fails if `strict` is set and a limit is not enforced.
 pub(super) fn judge(rows: &[Enforced], strict: bool) -> Result<(), Error> {
     let limits = ["cpu", "memory", "disk", "pids"];
     match rows
@@ -392,7 +399,7 @@ pub(super) fn disk(scratch: &Scratch, opened: Option<&Opened>) -> Enforced {
     }
 }
 
-/// How a server's scratch is divided when all of it is in memory.
+/// Divides a server's scratch space when all of it is in memory.
 pub(super) fn scratch(disk: u64, memory: u64) -> Scratch {
     // Whole pages: the kernel would round up.
     let pages = |bytes: u64| (bytes & !4095).max(4096);
@@ -403,14 +410,14 @@ pub(super) fn scratch(disk: u64, memory: u64) -> Scratch {
     Scratch { run, shm, tmp }
 }
 
-/// A user that no person and no other server is, always the same one for the same server.
+/// Returns a user id that no person and no other server has, always the same for the same server.
 pub(super) fn user_of(install: &str, id: &str) -> u32 {
-    // FNV-1a: it has to be the same in every version of this program.
+    // FNV-1a, because the result must be the same in every version of this program.
     let mut hash: u32 = 0x811c_9dc5;
     for byte in install.bytes().chain([b'/']).chain(id.bytes()) {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     }
-    USERS + hash % USERS_COUNT
+    FIRST_USER + hash % USER_COUNT
 }
 
 pub(super) fn check_id(id: &str) -> Result<(), Error> {
@@ -418,20 +425,20 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
     if id.is_empty() || id.len() > 128 || !id.bytes().all(good) {
         return Err(Error::Refused {
             field: "id",
-            why: format!("`{}` is not of a-z, 0-9 and `-`", id.escape_debug()),
+            why: format!("`{}` may contain only a-z, 0-9 and `-`", id.escape_debug()),
         });
     }
     Ok(())
 }
 
-/// Refuses what cannot be passed on.
+/// Rejects text that cannot be passed to a process.
 pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
     let refused = |field, why: String| Err(Error::Refused { field, why });
     for (name, value) in &launch.env {
         if name.is_empty() || name.contains(['=', '\0']) {
             return refused(
                 "environment",
-                format!("{name:?} cannot be the name of a variable"),
+                format!("{name:?} is not a valid variable name"),
             );
         }
         if value.contains('\0') {
@@ -460,7 +467,7 @@ pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
         .iter()
         .map(|(name, value)| name.len() + value.len() + 2);
     let sizes = sizes.chain(args.iter().map(|arg| arg.len() + 1));
-    if sizes.sum::<usize>() > shim::ORDER_LIMIT / 2 {
+    if sizes.sum::<usize>() > shim::MAX_ORDER_BYTES / 2 {
         return refused(
             "command",
             "arguments and environment are too long together".to_owned(),
@@ -469,7 +476,7 @@ pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where names of programs are looked for on the host.
+/// The `PATH` on which programs are searched on the host.
 pub(super) fn search(launch: &Launch) -> OsString {
     match launch.env.get("PATH") {
         Some(path) => path.into(),
@@ -477,7 +484,7 @@ pub(super) fn search(launch: &Launch) -> OsString {
     }
 }
 
-/// The server's `PATH`: where its own program is, and the system's.
+/// The server's `PATH`: the folder of its program, and the system's folders.
 pub(super) fn inside_path(launch: &Launch, prepared: &Prepared) -> String {
     let named = !launch.program.target().contains('/');
     match prepared.program.parent().and_then(|parent| parent.to_str()) {
@@ -525,7 +532,7 @@ mod tests {
         assert!(
             users
                 .iter()
-                .all(|&user| (USERS..USERS + USERS_COUNT).contains(&user))
+                .all(|&user| (FIRST_USER..FIRST_USER + USER_COUNT).contains(&user))
         );
         assert_eq!(user_of("a", "b"), user_of("a", "b"));
     }

@@ -1,26 +1,26 @@
-//! Which system calls a server may make, as a program for the kernel's filter (seccomp(2), mode 2).
+//! The system calls that a server may make, as a program for the kernel's filter (seccomp(2), mode 2).
 //!
-//! Bubblewrap installs it in the process that becomes the server, before the shim runs; what it forks keeps it for ever.
-//! [`super::verify`] reads back from the kernel that it is there.
+//! Bubblewrap installs the filter in the process that becomes the server, before the shim runs. Child processes inherit
+//! it and cannot remove it. [`super::verify`] reads back from the kernel that it is in force.
 //!
-//! The list is that of Docker's default profile for a container without capabilities, with what it leaves to the
-//! kernel's version or to capabilities left out: no `ptrace` and no reading of other processes' memory, no namespaces
-//! of its own, and sockets of the four families that programs use. io_uring, `bpf`, `keyctl`, `userfaultfd` and the
-//! like are not on it.
+//! The list is Docker's default profile for a container without capabilities, minus the calls that Docker allows
+//! depending on the kernel version or on capabilities. So there is no `ptrace`, no access to the memory of other
+//! processes, no creation of namespaces, and there are only sockets of the four families that programs use. io_uring,
+//! `bpf`, `keyctl`, `userfaultfd` and the like are not on the list.
 //!
 //! # Invariants
 //!
-//! - What is not on the list fails with `EPERM`. What is newer than the list fails with `ENOSYS`, and so does `clone3`,
-//!   whose flags no filter can read: libraries then do without it.
+//! - Calls that are not on the list fail with `EPERM`. Calls newer than the list fail with `ENOSYS`, and so does
+//!   `clone3`, whose flags a filter cannot read: libraries then fall back to other calls.
 //! - Calls of another architecture (32-bit programs, x32) fail.
 //!
 //! # Deliberately absent
 //!
-//! Other architectures than x86-64 and AArch64: there is no filter then, and the status says so.
+//! Architectures other than x86-64 and AArch64. They have no filter, and the status says so.
 
 use linux_raw_sys::general as nr;
 
-/// Instructions of classic BPF that are used here.
+/// The classic BPF instructions used here.
 const LOAD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
@@ -28,11 +28,11 @@ const JUMP_NOT_LESS: u16 = 0x35;
 const JUMP_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Where things are in what the filter is shown (`struct seccomp_data`).
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
+/// Offsets in the filter's input (`struct seccomp_data`).
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
 /// The lower half of the first argument.
-const ARGUMENT: u32 = 16;
+const ARGUMENT_OFFSET: u32 = 16;
 
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
@@ -40,17 +40,17 @@ const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 const EAFNOSUPPORT: u32 = 97;
 
-/// All flags of `clone` that make a namespace.
-const NAMESPACES: u32 = 0x7e02_0000;
+/// All flags of `clone` that create a namespace.
+const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
 /// `AF_UNIX`, `AF_INET`, `AF_INET6`, `AF_NETLINK`.
 const FAMILIES: [u32; 4] = [1, 2, 10, 16];
-/// Linux and its likes, with and without addresses of 32 bits; and the question which it is.
+/// Linux and its variants, with and without 32-bit addresses, and the value that only queries the personality.
 const PERSONALITIES: [u32; 5] = [0, 8, 0x0002_0000, 0x0002_0008, u32::MAX];
-/// Numbers of x32 have this bit.
+/// System call numbers of x32 have this bit.
 #[cfg(target_arch = "x86_64")]
-const X32: u32 = 0x4000_0000;
+const X32_BIT: u32 = 0x4000_0000;
 
-/// As the kernel tells it (`AUDIT_ARCH_…`); `None` where there is no list.
+/// The kernel's name of the architecture (`AUDIT_ARCH_…`). `None`: no list for this architecture.
 #[cfg(target_arch = "x86_64")]
 const MACHINE: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -58,10 +58,10 @@ const MACHINE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const MACHINE: Option<u32> = None;
 
-/// Whether there is a filter for this architecture.
-pub(super) const KNOWN: bool = MACHINE.is_some();
+/// True if there is a filter for this architecture.
+pub(super) const IS_SUPPORTED: bool = MACHINE.is_some();
 
-/// The numbers of these calls.
+/// The numbers of the named system calls.
 macro_rules! numbers {
     ($($name:ident)*) => { &[$(nr::$name),*] };
 }
@@ -108,7 +108,7 @@ const ALLOWED: &[u32] = numbers![
     __NR_writev
 ];
 
-/// What only this architecture has: the older forms of others.
+/// Calls that only this architecture has: older forms of others.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ALLOWED_BESIDES: &[u32] = numbers![
@@ -128,7 +128,7 @@ const ALLOWED: &[u32] = &[];
 struct Op {
     code: u16,
     k: u32,
-    /// Where to go on if the condition holds, and if not.
+    /// The next instruction if the condition holds, and if not.
     yes: To,
     no: To,
 }
@@ -139,7 +139,7 @@ enum To {
     Place(Place),
 }
 
-/// What is jumped to, all of it behind the jumps.
+/// Jump targets. All of them are after the jumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Clone,
@@ -151,7 +151,7 @@ enum Place {
     NoFamily,
 }
 
-/// The filter as bubblewrap takes it (`--seccomp`); `None` where there is none for this architecture.
+/// The filter as read by `bwrap --seccomp`. `None`: no filter for this architecture.
 pub(super) fn program() -> Option<Vec<u8>> {
     let ops = ops(MACHINE?);
     let mut bytes = Vec::with_capacity(ops.len() * 8);
@@ -163,7 +163,7 @@ pub(super) fn program() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// How many calls there are on the list.
+/// The number of calls on the list.
 pub(super) fn allowed() -> usize {
     ALLOWED.len() + ALLOWED_BESIDES.len() + 3
 }
@@ -176,12 +176,12 @@ fn ops(machine: u32) -> Vec<Labelled> {
     let jump = |code, k, yes, no| (None, Op { code, k, yes, no });
     let load = |k| jump(LOAD, k, Next, Next);
     let mut ops = vec![
-        load(ARCHITECTURE),
+        load(ARCHITECTURE_OFFSET),
         jump(JUMP_EQUAL, machine, Next, At(Unknown)),
-        load(NUMBER),
+        load(NUMBER_OFFSET),
     ];
     #[cfg(target_arch = "x86_64")]
-    ops.push(jump(JUMP_NOT_LESS, X32, At(Unknown), Next));
+    ops.push(jump(JUMP_NOT_LESS, X32_BIT, At(Unknown), Next));
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     for (number, place) in [
         (nr::__NR_clone, Clone),
@@ -192,21 +192,21 @@ fn ops(machine: u32) -> Vec<Labelled> {
         ops.push(jump(JUMP_EQUAL, number, At(place), Next));
     }
     for (first, last) in ranges() {
-        // In the gap before it.
+        // A number in the gap before this range.
         ops.push(jump(JUMP_NOT_LESS, first, Next, At(Denied)));
         ops.push(jump(JUMP_GREATER, last, Next, At(Allow)));
     }
     ops.push(jump(RETURN, ERRNO | ENOSYS, Next, Next));
     let begin = |place, op: Labelled| (Some(place), op.1);
-    ops.push(begin(Clone, load(ARGUMENT)));
-    ops.push(jump(JUMP_ANY_BIT, NAMESPACES, At(Denied), At(Allow)));
-    ops.push(begin(Socket, load(ARGUMENT)));
+    ops.push(begin(Clone, load(ARGUMENT_OFFSET)));
+    ops.push(jump(JUMP_ANY_BIT, NAMESPACE_FLAGS, At(Denied), At(Allow)));
+    ops.push(begin(Socket, load(ARGUMENT_OFFSET)));
     ops.extend(FAMILIES.map(|family| jump(JUMP_EQUAL, family, At(Allow), Next)));
     ops.push(begin(
         NoFamily,
         jump(RETURN, ERRNO | EAFNOSUPPORT, Next, Next),
     ));
-    ops.push(begin(Personality, load(ARGUMENT)));
+    ops.push(begin(Personality, load(ARGUMENT_OFFSET)));
     ops.extend(PERSONALITIES.map(|one| jump(JUMP_EQUAL, one, At(Allow), Next)));
     for (place, verdict) in [
         (Denied, ERRNO | EPERM),
@@ -218,7 +218,7 @@ fn ops(machine: u32) -> Vec<Labelled> {
     ops
 }
 
-/// What is allowed, as numbers that follow each other.
+/// The allowed numbers, as ranges of consecutive numbers.
 fn ranges() -> Vec<(u32, u32)> {
     let mut numbers: Vec<u32> = [ALLOWED, ALLOWED_BESIDES].concat();
     numbers.sort_unstable();
@@ -232,7 +232,7 @@ fn ranges() -> Vec<(u32, u32)> {
     ranges
 }
 
-/// Code, the two jumps, and the operand of each.
+/// Code, the two jump distances, and the operand of each instruction.
 fn assembled(ops: &[Labelled]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
     let distance = |at: usize, to: To| match to {
         To::Next => 0,
@@ -252,7 +252,7 @@ fn assembled(ops: &[Labelled]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
 mod tests {
     use super::*;
 
-    /// What the kernel would make of a call.
+    /// Runs the filter on a call, as the kernel would.
     fn verdict(machine: u32, number: u32, argument: u32) -> u32 {
         let program: Vec<_> = assembled(&ops(MACHINE.unwrap())).collect();
         let (mut at, mut value) = (0, 0);
@@ -262,9 +262,9 @@ mod tests {
             at += 1 + match code {
                 LOAD => {
                     value = match k {
-                        NUMBER => number,
-                        ARCHITECTURE => machine,
-                        ARGUMENT => argument,
+                        NUMBER_OFFSET => number,
+                        ARCHITECTURE_OFFSET => machine,
+                        ARGUMENT_OFFSET => argument,
                         other => panic!("it loads {other}"),
                     };
                     0
@@ -353,7 +353,7 @@ mod tests {
         }
         #[cfg(target_arch = "x86_64")]
         {
-            assert_eq!(verdict(ours, X32 | nr::__NR_read, 0), ERRNO | ENOSYS);
+            assert_eq!(verdict(ours, X32_BIT | nr::__NR_read, 0), ERRNO | ENOSYS);
             assert_eq!(verdict(ours, nr::__NR_modify_ldt, 0), ERRNO | EPERM);
         }
     }

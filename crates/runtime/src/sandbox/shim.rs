@@ -1,25 +1,24 @@
-//! The first program inside of a sandbox: our own binary, which becomes the server.
+//! The first program in a sandbox: this binary, which becomes the server.
 //!
-//! It is started by bubblewrap with nothing but a socket to the host, and told over that what to
-//! become. So neither the server's arguments nor its variables are on the command line of what
-//! runs outside of the sandbox, and no variable (`LD_PRELOAD`) means anything to bubblewrap, which
-//! may be root.
+//! Bubblewrap starts it with only a socket to the host. Over that socket it receives the command to execute. So the
+//! server's arguments and variables are on no command line of a program outside the sandbox, and no variable
+//! (`LD_PRELOAD`) affects bubblewrap, which may be root.
 //!
 //! # Protocol
 //!
-//! The host sends an [`Order`]. The shim gives up its privileges, opens what sockets the order
-//! wants, and sends [`READY`] with them. The host looks at what the shim has become (its user,
-//! capabilities, namespaces, control groups) and sends [`GO`]. The shim executes the server: the
-//! host sees the end of the stream, or [`FAILED`] and why.
+//! 1. The host sends an [`Order`].
+//! 2. The shim gives up its privileges, opens the sockets named in the order, and sends [`READY`] with them.
+//! 3. The host checks the shim's user, capabilities, namespaces and control groups, and sends [`GO`].
+//! 4. The shim executes the server. The host sees the end of the stream, or [`FAILED`] with the reason.
 //!
 //! # Invariants
 //!
-//! - The server starts with three descriptors, with no privilege, and only after the host's word.
-//! - What proxying and forwarding need of the network inside are *sockets*, made here and served by
-//!   the host: a socket stays in the namespace in which it was made. Nothing of ours stays between
-//!   the server and its streams or its exit code.
-//! - Where the host has to make connections to the inside, a helper stays: it makes one for each
-//!   byte that it is sent, and sends it back. It can do nothing that the server cannot.
+//! - The server starts with three descriptors, without privileges, and only after [`GO`].
+//! - The egress proxy and port forwarding need *sockets* of the network inside. The shim creates them, and the host
+//!   serves them: a socket stays in the namespace in which it was created. No process of Toolwharf stays between the
+//!   server and its streams or its exit code.
+//! - If the host has to connect to ports inside, a helper keeps running. For each byte that it receives, it makes a
+//!   connection and sends it back. It has no more rights than the server.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -52,27 +51,27 @@ use crate::process::{inherited, seal_inherited};
 pub(super) const READY: u8 = b'R';
 pub(super) const GO: u8 = b'G';
 pub(super) const FAILED: u8 = b'E';
-/// What a helper answers with the socket, and without one.
+/// The helper's reply with a socket, and without one.
 pub(super) const CONNECTED: u8 = b'C';
 pub(super) const REFUSED: u8 = b'N';
-/// More than the kernel takes in an `exec`.
-pub(super) const ORDER_LIMIT: usize = 8 << 20;
-/// Where the shim is inside.
-pub(super) const INSIDE: &str = "/run/toolwharf/shim";
-/// How long the host may take for each of its words.
-const HOST: Duration = Duration::from_secs(30);
-/// Nothing on the same host takes that long to accept a connection, or to refuse it.
-const CONNECT: Duration = Duration::from_secs(5);
-const HELPER: &str = "helper";
+/// More than the kernel accepts in an `exec`.
+pub(super) const MAX_ORDER_BYTES: usize = 8 << 20;
+/// The path of the shim inside.
+pub(super) const PATH_INSIDE: &str = "/run/toolwharf/shim";
+/// Timeout for each message of the host.
+const HOST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than any connection attempt on the same host takes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const HELPER_ARGUMENT: &str = "helper";
 
-/// What the shim is to become.
+/// Instructions to the shim.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Order {
-    /// `None` where there is nothing to give up: user and group stay.
+    /// `None` if there are no privileges to give up: user and group stay the same.
     pub(super) user: Option<u32>,
-    /// Whether it sends a listener whose address the server is told as its proxy.
+    /// True if the shim sends a listener whose address is the server's proxy.
     pub(super) proxy: bool,
-    /// Ports of the inside that the helper connects to; with none there is no helper.
+    /// Ports inside that the helper connects to. If empty, no helper is started.
     pub(super) ports: Vec<u16>,
     pub(super) cwd: String,
     pub(super) program: OsString,
@@ -81,7 +80,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Its length, and its fields, each ended by a NUL, which none of them contains.
+    /// Encodes the length and the fields. Each field ends with NUL, which no field contains.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         let mut put = |field: &[u8]| {
@@ -144,10 +143,10 @@ impl Order {
     }
 }
 
-/// Is the shim. `args` are what follows the arguments that led here.
+/// The shim's main function. `args` follow the arguments that select it.
 ///
-/// Only a sandbox starts it: with anything else it fails at once. Not to be called from an async
-/// runtime, nor after another thread was started.
+/// Only a sandbox starts it; with other arguments it fails immediately. Must not be called from an async runtime, nor
+/// after another thread was started.
 #[must_use]
 pub fn shim_main(args: &[OsString]) -> ExitCode {
     let number = |text: &OsString| text.to_str()?.parse().ok();
@@ -157,7 +156,7 @@ pub fn shim_main(args: &[OsString]) -> ExitCode {
             None => Err(io::Error::other("only a sandbox starts a shim")),
         },
         [word, writable @ ..] if word == SEAL => seal_main(writable),
-        [word, channel] if word == HELPER => match number(channel) {
+        [word, channel] if word == HELPER_ARGUMENT => match number(channel) {
             Some(channel) => help(channel),
             None => Err(io::Error::other("only a shim starts a helper")),
         },
@@ -174,10 +173,10 @@ pub fn shim_main(args: &[OsString]) -> ExitCode {
 
 fn become_server(channel: i32) -> io::Result<()> {
     let mut channel = UnixStream::from(inherited(channel)?);
-    // All that was inherited, the channel's first copy among it.
+    // Closes everything inherited on exec, including the channel's first copy.
     seal_inherited();
-    channel.set_read_timeout(Some(HOST))?;
-    channel.set_write_timeout(Some(HOST))?;
+    channel.set_read_timeout(Some(HOST_TIMEOUT))?;
+    channel.set_write_timeout(Some(HOST_TIMEOUT))?;
     match prepare(&mut channel) {
         Ok(mut command) => {
             let error = command.exec();
@@ -188,7 +187,7 @@ fn become_server(channel: i32) -> io::Result<()> {
     }
 }
 
-/// Tells the host, which tells who asked; the server's own stderr is not the place for it.
+/// Reports an error to the host, which passes it on to the user. The server's own stderr is not the place for it.
 fn report(channel: &mut UnixStream, what: impl Display) -> io::Result<()> {
     let mut message = vec![FAILED];
     message.extend_from_slice(what.to_string().as_bytes());
@@ -200,20 +199,20 @@ fn prepare(channel: &mut UnixStream) -> io::Result<Command> {
     let mut length = [0; 4];
     channel.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > ORDER_LIMIT {
+    if length > MAX_ORDER_BYTES {
         return Err(io::Error::other(
             "its arguments and environment are too long together",
         ));
     }
     let mut body = vec![0; length];
     channel.read_exact(&mut body)?;
-    let order = Order::decode(&body).ok_or_else(|| io::Error::other("a garbled order"))?;
+    let order = Order::decode(&body).ok_or_else(|| io::Error::other("malformed order"))?;
 
     drop_privileges(order.user)?;
     let mut sockets: Vec<OwnedFd> = Vec::new();
     let mut command = Command::new(&order.program);
     command.args(&order.args).env_clear().envs(&order.env);
-    // What marks all processes of an instance came by the environment.
+    // The marker of all processes of an instance came in the environment.
     if let Some(marker) = std::env::var_os(MARKER) {
         command.env(MARKER, marker);
     }
@@ -232,12 +231,12 @@ fn prepare(channel: &mut UnixStream) -> io::Result<Command> {
     let mut word = [0];
     channel.read_exact(&mut word)?;
     if word != [GO] {
-        return Err(io::Error::other("the host does not want it any more"));
+        return Err(io::Error::other("the host cancelled the start"));
     }
     Ok(command)
 }
 
-/// Gives up all that could be given up, whether there is anything or not.
+/// Gives up all privileges, whether there are any or not.
 fn drop_privileges(user: Option<u32>) -> io::Result<()> {
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -253,7 +252,7 @@ fn drop_privileges(user: Option<u32>) -> io::Result<()> {
     setrlimit(Resource::Core, none_at_all)?;
     if let Some(user) = user {
         for capability in CapabilitySet::all().iter() {
-            // Of those that this kernel does not know there is nothing to remove.
+            // Capabilities unknown to this kernel need not be removed.
             let _ = remove_capability_from_bounding_set(capability);
         }
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
@@ -265,18 +264,22 @@ fn drop_privileges(user: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts the helper as a grandchild, so that the server has no child that it does not know of;
-/// the socket that it answers on.
+/// Starts the helper as a grandchild, so that the server has no child that it does not know. Returns the socket to the
+/// helper.
 fn start_helper(ports: &[u16]) -> io::Result<OwnedFd> {
     let (theirs, ours) = UnixStream::pair()?;
     let inherited: OwnedFd = theirs.into();
     fcntl_setfd(&inherited, FdFlags::empty())?;
     let number = std::os::fd::AsRawFd::as_raw_fd(&inherited).to_string();
     let own: Vec<_> = std::env::args_os().skip(1).collect();
-    // The last of them is the channel's number.
+    // The last argument is the number of the channel.
     let own = &own[..own.len().saturating_sub(1)];
-    let mut command = Command::new(INSIDE);
-    command.args(own).arg(HELPER).arg(number).env_clear();
+    let mut command = Command::new(PATH_INSIDE);
+    command
+        .args(own)
+        .arg(HELPER_ARGUMENT)
+        .arg(number)
+        .env_clear();
     if let Some(marker) = std::env::var_os(MARKER) {
         command.env(MARKER, marker);
     }
@@ -295,17 +298,17 @@ fn start_helper(ports: &[u16]) -> io::Result<OwnedFd> {
 
 fn help(channel: i32) -> io::Result<()> {
     if std::env::var_os("TOOLWHARF_STAY").is_none() {
-        // Once more, and leave that one behind.
+        // Start again as a child, and exit.
         let own: Vec<_> = std::env::args_os().skip(1).collect();
-        Command::new(INSIDE)
+        Command::new(PATH_INSIDE)
             .args(own)
             .env("TOOLWHARF_STAY", "1")
             .spawn()?;
         return Ok(());
     }
-    // The server runs as the same user; its memory and its binary are not the server's to touch.
+    // The server runs as the same user, but must not access the memory and binary of the helper.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // Signals to the server's group are not for it.
+    // Signals to the server's process group must not reach the helper.
     let _ = rustix::process::setsid();
     let ports = std::env::var("TOOLWHARF_PORTS").unwrap_or_default();
     let ports: Vec<u16> = ports
@@ -328,7 +331,7 @@ fn help(channel: i32) -> io::Result<()> {
 }
 
 fn connect(port: u16) -> io::Result<TcpStream> {
-    let try_one = |address: SocketAddr| TcpStream::connect_timeout(&address, CONNECT);
+    let try_one = |address: SocketAddr| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
     try_one((Ipv4Addr::LOCALHOST, port).into())
         .or_else(|_| try_one((Ipv6Addr::LOCALHOST, port).into()))
 }

@@ -1,8 +1,8 @@
-//! What became of a process in a sandbox, read from the kernel before the server runs.
+//! Reads the isolation of a sandboxed process back from the kernel, before the server runs.
 //!
 //! # Invariants
 //!
-//! - What is told to hold was seen to hold, of the very process that is to become the server.
+//! - Isolation is reported as in force only if it was observed on the process that will become the server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,24 +19,24 @@ use super::seccomp;
 use super::view::{Identity, Own, Plan};
 use crate::unit::Enforced;
 
-/// Namespaces that are the sandbox's own in any case.
+/// Namespaces that every sandbox has.
 const NAMESPACES: [&str; 4] = ["pid", "mnt", "ipc", "uts"];
-/// What is writable inside: scratch, device nodes, and what only shows processes.
+/// Writable paths inside: scratch space, device nodes, and views of processes.
 pub(super) const WRITABLE: [&str; 5] = ["/tmp", "/run", "/dev", "/proc", "/dev/shm"];
 
-/// What the files of a sandbox are to be like.
+/// The expected files of a sandbox.
 #[derive(Clone, Copy)]
 pub(super) struct Files<'a> {
-    /// Paths inside that were asked for and are writable.
+    /// Paths inside that were requested as writable.
     pub(super) writable: &'a [PathBuf],
     pub(super) plan: &'a Plan,
-    /// Toolwharf's own files, none of which may be there.
+    /// Toolwharf's own files. None of them may be visible inside.
     pub(super) own: &'a Own,
-    /// Paths inside of what is Toolwharf's own and still for this server: its package and its volumes.
+    /// Paths inside that belong to Toolwharf but may be visible to this server: its package and its volumes.
     pub(super) given: &'a [PathBuf],
 }
 
-/// Filesystem, network, privileges, system calls and kernel.
+/// Checks file system, network, privileges, system calls and kernel.
 pub(super) fn isolation(pid: Pid, network: &Network, files: Files<'_>, user: u32) -> [Enforced; 5] {
     let row = |what, found: Result<String, String>| Enforced {
         what,
@@ -63,9 +63,7 @@ fn filesystem(pid: Pid, files: Files<'_>) -> Result<String, String> {
     for mount in &mounts {
         let at = mount.at.display();
         if mount.is_attached {
-            return Err(format!(
-                "`{at}` would change inside with mounts of the host"
-            ));
+            return Err(format!("`{at}` is attached to the host's mounts"));
         }
         let is_scratch = || {
             WRITABLE
@@ -87,7 +85,7 @@ fn filesystem(pid: Pid, files: Files<'_>) -> Result<String, String> {
         match identity(&root, at) {
             Some(found) if found != *expected => {
                 return Err(format!(
-                    "`{}` was replaced while the sandbox was made",
+                    "`{}` was replaced while the sandbox was created",
                     at.display()
                 ));
             }
@@ -106,8 +104,8 @@ fn filesystem(pid: Pid, files: Files<'_>) -> Result<String, String> {
     Ok(how)
 }
 
-/// Looks for Toolwharf's own files inside: under their own paths, under those where something around them is shown, and wherever a
-/// part of their file system is mounted, by whatever name.
+/// Searches for Toolwharf's own files inside: under their own paths, below every shown folder that contains them, and
+/// in every mount of a part of their file system.
 fn hides_own_files(root: &OwnedFd, mounts: &[Mounted], files: Files<'_>) -> Result<(), String> {
     let host = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| format!("the host's mounts cannot be read: {error}"))?;
@@ -140,7 +138,7 @@ fn hides_own_files(root: &OwnedFd, mounts: &[Mounted], files: Files<'_>) -> Resu
                 {
                     let at = mount.at.display();
                     return Err(format!(
-                        "a part of `{}` is inside, at `{at}`",
+                        "a part of `{}` is visible inside, at `{at}`",
                         own.display()
                     ));
                 }
@@ -170,7 +168,7 @@ fn open_root(pid: Pid) -> Result<OwnedFd, String> {
     .map_err(|error| format!("its root cannot be opened: {error}"))
 }
 
-/// What is at a path inside, as it is found there; `None`: nothing.
+/// The identity of the file at a path inside. `None`: no such file.
 fn identity(root: &OwnedFd, path: &Path) -> Option<Identity> {
     let path = path.strip_prefix("/").ok()?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -181,32 +179,30 @@ fn identity(root: &OwnedFd, path: &Path) -> Option<Identity> {
 
 fn reach(pid: Pid, network: &Network) -> Result<String, String> {
     if *network == Network::Open {
-        return Err(
-            "it has the host's network, as it was asked for (`network`: `open`)".to_owned(),
-        );
+        return Err("it has the host's network, as configured (`network`: `open`)".to_owned());
     }
     if !apart(pid, "net")? {
         return Err("it is in the host's network namespace".to_owned());
     }
     let devices = read(pid, "net/dev")?;
-    // Two lines of headings.
+    // Skip the two heading lines.
     let devices: Vec<_> = devices
         .lines()
         .skip(2)
         .filter_map(|line| line.trim().split(':').next())
         .collect();
-    // Kernels with tunnels built in put their idle ends into every namespace, down and without address.
+    // Kernels with built-in tunnels put their idle ends into every namespace, down and without an address.
     let others = devices.iter().filter(|&&name| name != "lo").count();
     let routes = read(pid, "net/route")?.lines().count().saturating_sub(1);
     if routes > 0 {
-        return Err("its network namespace has routes to elsewhere".to_owned());
+        return Err("its network namespace has routes to other networks".to_owned());
     }
     let mut how = "own network namespace with nothing but loopback".to_owned();
     if others > 0 {
         how = "own network namespace without routes".to_owned();
     }
     if let Network::Allow(hosts) = network {
-        how = format!("{how}; {} by way of the egress proxy", plural(hosts.len()));
+        how = format!("{how}; {} through the egress proxy", plural(hosts.len()));
     }
     Ok(how)
 }
@@ -224,21 +220,22 @@ fn field<'a>(status: &'a str, name: &str) -> Result<&'a str, String> {
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .map(str::trim)
-        .ok_or_else(|| format!("the kernel does not tell `{name}`"))
+        .ok_or_else(|| format!("the kernel does not report `{name}`"))
 }
 
-/// Whether the filter of system calls is in force. Where this process has one itself (in a container), it is one more.
+/// Checks that the system call filter is in force. If this process has a filter itself (in a container), it is an
+/// additional one.
 fn system_calls(pid: Pid) -> Result<String, String> {
     let status = read(pid, "status")?;
     if field(&status, "Seccomp")? != "2" {
-        return Err("nothing filters them".to_owned());
+        return Err("no filter is in force".to_owned());
     }
     let filters = |status: &str| field(status, "Seccomp_filters").ok()?.parse::<u32>().ok();
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let (Some(its), Some(own)) = (filters(&status), filters(&own))
         && its <= own
     {
-        return Err("no filter but that of the host's own process".to_owned());
+        return Err("no filter except the one of the gateway process".to_owned());
     }
     Ok(format!(
         "a filter allows {} of them; not: namespaces, ptrace, io_uring, bpf, keyctl, userfaultfd, AF_VSOCK",
@@ -256,7 +253,9 @@ fn privileges(pid: Pid, user: u32) -> Result<String, String> {
         }
     }
     if field("NoNewPrivs")? != "1" {
-        return Err("it could gain privileges by what it executes".to_owned());
+        return Err(
+            "it could gain privileges by executing programs (no_new_privs is not set)".to_owned(),
+        );
     }
     let users: Vec<_> = field("Uid")?.split_ascii_whitespace().collect();
     if users.iter().any(|found| *found != user.to_string()) {
@@ -292,7 +291,7 @@ fn apart(pid: Pid, namespace: &str) -> Result<bool, String> {
 
 fn read(pid: Pid, file: &str) -> Result<String, String> {
     fs::read_to_string(format!("/proc/{}/{file}", pid.as_raw_pid()))
-        .map_err(|error| format!("`{file}` of it cannot be read: {error}"))
+        .map_err(|error| format!("`/proc/PID/{file}` cannot be read: {error}"))
 }
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! What a server sees of the host's files, as arguments for bubblewrap.
+//! The host files that a server sees, as arguments for bubblewrap.
 //!
-//! # What there is inside
+//! # What is visible inside
 //!
-//! - Read-only: `/usr`, `/bin`, `/sbin`, `/lib*`, and of `/etc` what programs need to run, to
-//!   check certificates and to tell the time.
-//! - Read-only, what the command line needs ([`needs`]), without the secrets in it ([`hidden`]).
-//! - Read-only, of a package that is pinned: all of its folder, and the interpreter that runs it in the place of the
-//!   program. Links and `#!` lines in the package lead to nothing.
-//! - Mounts, `show` and volumes of its own.
-//! - Its own `/proc`, a `/dev` with the harmless few, and scratch that ends with the instance: `/tmp`
-//!   (also as `/var/tmp`; `HOME` is `/tmp/home`), `/run` and `/dev/shm`.
+//! - Read-only: `/usr`, `/bin`, `/sbin`, `/lib*`, and the parts of `/etc` that programs need to run, to check
+//!   certificates and to tell the time.
+//! - Read-only: what the command line needs ([`needs`]), without the secrets in it ([`hidden`]).
+//! - Read-only, for a pinned package: its whole folder, and the interpreter that runs it. Links and `#!` lines in the
+//!   package make nothing else visible.
+//! - The server's `mounts`, `show` paths and volumes.
+//! - A separate `/proc`, a minimal `/dev`, and scratch space that ends with the instance: `/tmp` (also as `/var/tmp`;
+//!   `HOME` is `/tmp/home`), `/run` and `/dev/shm`.
 //!
-//! [`plan`] decides this, and [`arguments`] writes it down for bubblewrap.
+//! [`plan`] decides this, and [`arguments`] turns it into arguments for bubblewrap.
 //!
 //! # Invariants
 //!
-//! - Nothing else of the host is there.
-//! - Whatever is writable has a size.
+//! - No other host files are visible.
+//! - Everything writable has a size limit.
 //! - Values of variables are not on the command line.
 
 mod hidden;
@@ -40,12 +40,11 @@ pub(super) use crate::search::PATH;
 use crate::unit::{Access, Confined, Error};
 
 /// Shown to servers with the host's network.
-const RESOLVER: &str = "/etc/resolv.conf";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The server's home.
 pub(super) const HOME: &str = "/tmp/home";
 
-/// Folders of the host's system that every sandbox shows.
+/// System folders of the host that every sandbox shows.
 pub(super) const SYSTEM: [&str; 8] = [
     "/usr",
     "/bin",
@@ -86,17 +85,17 @@ const ETC: [&str; 26] = [
     "/etc/timezone",
 ];
 
-/// Files of the sandbox's own, with nothing of the host in them.
+/// Files generated for the sandbox, without content from the host.
 const GENERATED: [&str; 3] = ["/etc/group", "/etc/hosts", "/etc/passwd"];
 
-/// What a server's own paths may not hide or be in.
+/// Paths that a server's mounts and volumes may not cover and may not be inside.
 const RESERVED: [&str; 12] = [
     "/proc", "/dev", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/etc", "/run",
 ];
 
-/// What they may not be, though they may be in it.
-const TAKEN: [&str; 8] = [
+/// Paths that they may not be, although they may be inside them.
+const RESERVED_EXACT: [&str; 8] = [
     "/",
     "/tmp",
     "/var",
@@ -107,10 +106,10 @@ const TAKEN: [&str; 8] = [
     "/tmp/home",
 ];
 
-/// Where the parts of a server's scratch and volumes are, and how large they may become.
+/// The locations and size limits of a server's scratch space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scratch {
-    /// Bytes of `/run` and `/dev/shm`, each in memory.
+    /// Size limits of `/run` and `/dev/shm` in bytes, both in memory.
     pub(super) run: u64,
     pub(super) shm: u64,
     pub(super) tmp: Tmp,
@@ -119,23 +118,23 @@ pub(super) struct Scratch {
 /// Where `/tmp` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Tmp {
-    /// In memory, that many bytes.
+    /// In memory, with this size in bytes.
     Memory(u64),
-    /// An empty directory of the host, which has an end of its own.
+    /// An empty directory of the host, which is removed separately.
     Disk(PathBuf),
 }
 
-/// Everything that [`arguments`] needs.
+/// The input of [`arguments`].
 pub(super) struct View<'a> {
     pub(super) unit: Confined<'a>,
     pub(super) plan: &'a Plan,
     pub(super) scratch: &'a Scratch,
-    /// Numbers of descriptors: the shim's binary, and the contents of these files.
+    /// Descriptor number of the shim binary.
     pub(super) shim: i32,
     pub(super) files: &'a [(&'static str, i32)],
 }
 
-/// Arguments that build the view.
+/// Returns the arguments that build the view.
 pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
     let mut arguments = Arguments::default();
     arguments.words(["--proc", "/proc", "--dev", "/dev"]);
@@ -159,7 +158,7 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
         ]);
     }
     if view.unit.sandbox.network == Network::Open {
-        let path = Path::new(RESOLVER);
+        let path = Path::new(RESOLV_CONF);
         if let Ok(real) = path.canonicalize() {
             arguments.bind("--ro-bind", &real, path);
         }
@@ -174,7 +173,7 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
         &view.shim.to_string(),
     ]);
     arguments.words([
-        super::shim::INSIDE,
+        super::shim::PATH_INSIDE,
         "--remount-ro",
         "/dev",
         "--remount-ro",
@@ -183,7 +182,7 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
     arguments.list
 }
 
-/// Refuses paths inside that are not paths, or are somebody else's.
+/// Rejects invalid and reserved paths inside.
 pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     let volumes = sandbox.volumes.iter().map(|path| ("volumes", path));
@@ -206,20 +205,20 @@ pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
             return refused("is longer than 180 bytes, or has control characters");
         }
         if RESERVED.iter().any(|reserved| path.starts_with(reserved))
-            || TAKEN.iter().any(|taken| path == Path::new(taken))
+            || RESERVED_EXACT.iter().any(|taken| path == Path::new(taken))
         {
-            return refused("is the system's; choose one like `/data`");
+            return refused("is a system path; choose one like `/data`");
         }
         let path: PathBuf = path.components().collect();
         if seen.contains(&path) {
-            return refused("is there twice");
+            return refused("is listed twice");
         }
-        // A server could put a link where the inner one belongs, for bubblewrap to follow.
+        // With nested paths, the server could put a link where the inner one belongs, and bubblewrap would follow it.
         if seen
             .iter()
             .any(|other: &PathBuf| other.starts_with(&path) || path.starts_with(other))
         {
-            return refused("is inside of another, or around it");
+            return refused("is inside another listed path, or contains one");
         }
         seen.insert(path);
     }
@@ -229,9 +228,9 @@ pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
 #[derive(Default)]
 struct Arguments {
     list: Vec<OsString>,
-    /// Directories that were made or are there: else bubblewrap makes them for root alone.
+    /// Directories that exist already. Bubblewrap would create the missing ones accessible to root only.
     made: BTreeSet<PathBuf>,
-    /// Paths of the host that are bound.
+    /// Bound host paths.
     shown: Vec<PathBuf>,
 }
 

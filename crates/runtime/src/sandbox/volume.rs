@@ -1,17 +1,17 @@
-//! Volumes of servers: directories that outlive instances, within a size where that can be.
+//! Server volumes: directories that outlive instances, limited in size where possible.
 //!
-//! # Where they are
+//! # Storage
 //!
-//! `DIR/volumes/ID/disk.ext4` is a file system of the size of the server's disk limit, for all of
-//! its volumes and, as long as an instance runs, for its `/tmp`: together they cannot grow beyond
-//! it. The file is sparse. It is mounted at `DIR/mounts/ID` while an instance runs, where only
-//! root gets. This needs root, loop devices and e2fsprogs; without them, volumes are directories in
-//! `DIR/volumes/ID/data`, and nothing limits them. What a server has once, it keeps.
+//! `DIR/volumes/ID/disk.ext4` is a sparse file with a file system as large as the server's disk limit. It holds all
+//! volumes of the server and, while an instance runs, its `/tmp`; their total size cannot exceed the limit. It is
+//! mounted at `DIR/mounts/ID`, which only root can access, while an instance runs. This needs root, loop devices and
+//! e2fsprogs. Without them, volumes are unlimited directories in `DIR/volumes/ID/data`. A server keeps the kind of
+//! storage it started with.
 //!
 //! # Invariants
 //!
-//! - A file system that cannot be mounted is an error, never an empty volume in its place.
-//! - Data is removed by [`Volumes::remove`] only, and not while an instance uses it.
+//! - A file system that cannot be mounted is an error. It is never replaced by an empty volume.
+//! - Only [`Volumes::remove`] removes data, and not while an instance uses it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions, Permissions};
@@ -31,29 +31,29 @@ use tokio::time::Instant;
 use crate::image::takes_direct_io;
 use crate::unit::Error;
 
-/// For one of `mkfs`, `mount`, `e2fsck` and `resize2fs`.
-const TOOL: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(1);
-/// Smaller file systems have no room for anything but themselves.
-const SMALLEST: u64 = 1 << 20;
+/// Timeout of one run of `mkfs`, `mount`, `e2fsck` or `resize2fs`.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Smaller file systems have no room for data.
+const MIN_IMAGE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Volumes {
     directory: PathBuf,
-    /// Whether file systems can be mounted.
+    /// True if file systems can be mounted.
     privileged: bool,
-    /// How many instances use each mounted file system.
+    /// Number of instances that use each mounted file system.
     mounted: Mutex<HashMap<String, usize>>,
 }
 
-/// The volumes of one instance. Dropping it unmounts them when nobody else uses them.
+/// The volumes of one instance. Dropping it unmounts them if no other instance uses them.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Path inside → directory of the host.
+    /// Path inside → host directory.
     pub(super) directories: BTreeMap<String, PathBuf>,
-    /// For `/tmp`, if that is on the same file system.
+    /// The directory for `/tmp`, if it is on the same file system.
     pub(super) scratch: Option<PathBuf>,
-    /// What limits their size, or why nothing does.
+    /// `Ok`: how their size is limited. `Err`: why it is not.
     pub(super) limit: Result<String, String>,
     release: Option<(Arc<Volumes>, String)>,
 }
@@ -67,7 +67,7 @@ impl Volumes {
         })
     }
 
-    /// Makes and mounts what is not there yet. `name` is the instance's own. Blocks.
+    /// Creates and mounts missing volumes. `name` is the instance's name. Blocks.
     pub(super) fn open(
         self: &Arc<Self>,
         id: &str,
@@ -115,15 +115,15 @@ impl Volumes {
         Ok(opened)
     }
 
-    /// Whether there is, or can be, a file system of its own.
+    /// Checks that the server has, or can get, its own file system.
     fn usable(&self, data: &Path, image: &Path, size: u64) -> Result<(), String> {
         if image.exists() {
             return Ok(());
         }
         if data.exists() {
             return Err(
-                "its volumes are directories since before they could be limited; \
-                        remove them with their data, or live with it"
+                "its volumes were created as directories, which cannot be limited; \
+                        to get limited ones, remove them with their data"
                     .to_owned(),
             );
         }
@@ -160,7 +160,7 @@ impl Volumes {
         at: &Path,
         size: u64,
     ) -> Result<Result<String, String>, Error> {
-        // Of an earlier run, perhaps.
+        // Unmounts what an earlier run may have left.
         let _ = unmount(at, UnmountFlags::DETACH);
         let resized = resize(image, size);
         private(&self.directory.join("mounts"))
@@ -181,7 +181,7 @@ impl Volumes {
         if takes_direct_io(image)
             && let Err(why) = past_the_cache(at)
         {
-            tracing::debug!(id, %why, "what is written to volumes is cached twice");
+            tracing::debug!(id, %why, "cannot enable direct I/O: data written to volumes is cached twice");
         }
         let _ = fs::remove_dir_all(at.join("scratch"));
         let fits = match resized {
@@ -214,7 +214,7 @@ impl Volumes {
         }
     }
 
-    /// Unmounts what no instance of this run uses; how many there were.
+    /// Unmounts file systems that no instance of this run uses. Returns their number.
     pub(super) fn sweep(&self) -> usize {
         let mounted = self.mounted.lock();
         let entries = fs::read_dir(self.directory.join("mounts"));
@@ -228,7 +228,7 @@ impl Volumes {
                 count += 1;
             }
             if !used {
-                // Only an empty directory goes.
+                // Removes empty directories only.
                 let _ = fs::remove_dir(entry.path());
             }
         }
@@ -276,9 +276,9 @@ impl Drop for Opened {
 }
 
 fn make(image: &Path, size: u64) -> Result<(), String> {
-    // Under another name until it is whole.
+    // Under another name until it is complete.
     let new = image.with_extension("new");
-    let size = size.max(SMALLEST);
+    let size = size.max(MIN_IMAGE_BYTES);
     let made = OpenOptions::new()
         .write(true)
         .create(true)
@@ -299,9 +299,9 @@ fn make(image: &Path, size: u64) -> Result<(), String> {
     made
 }
 
-/// Makes a file system that is not mounted as large as it is to be.
+/// Resizes an unmounted file system.
 fn resize(image: &Path, size: u64) -> Result<(), String> {
-    let size = size.max(SMALLEST);
+    let size = size.max(MIN_IMAGE_BYTES);
     let now = image.metadata().map_err(|error| error.to_string())?.len();
     if now == size {
         return Ok(());
@@ -318,11 +318,11 @@ fn resize(image: &Path, size: u64) -> Result<(), String> {
     let resized = run("e2fsck", &["-f".as_ref(), "-p".as_ref(), image.as_os_str()])
         .and_then(|_| run("resize2fs", &[image.as_os_str(), blocks.as_ref()]));
     resized
-        .map_err(|why| format!("its volumes have {now} bytes and cannot be made {size}: {why}"))?;
+        .map_err(|why| format!("cannot resize its volumes from {now} to {size} bytes: {why}"))?;
     if now > size { set_len() } else { Ok(()) }
 }
 
-/// Turns direct I/O on for a mounted image.
+/// Turns on direct I/O for a mounted image.
 fn past_the_cache(at: &Path) -> Result<(), String> {
     let device = fs::metadata(at).map_err(|error| error.to_string())?.dev();
     let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
@@ -334,18 +334,18 @@ fn past_the_cache(at: &Path) -> Result<(), String> {
 
 fn fits(image: &Path, size: u64) -> Result<String, String> {
     let found = image.metadata().map_err(|error| error.to_string())?.len();
-    if found <= size.max(SMALLEST) {
+    if found <= size.max(MIN_IMAGE_BYTES) {
         Ok(format!(
             "volumes and /tmp on a file system of {found} bytes"
         ))
     } else {
         Err(format!(
-            "its volumes have {found} bytes; stop it and start it again"
+            "its volumes have {found} bytes; stop the server and start it again to resize them"
         ))
     }
 }
 
-/// A directory that only this user enters.
+/// Creates a directory that only this user can access.
 pub(super) fn private(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o700))
@@ -359,17 +359,17 @@ fn directory(path: &Path, owner: Option<u32>) -> io::Result<()> {
     }
 }
 
-/// A path as one name, in a way that can be undone.
+/// Encodes a path reversibly as a single file name.
 fn escape(path: &str) -> String {
     path.replace('%', "%25").replace('/', "%2F")
 }
 
-/// Runs a tool of the system; what it printed.
+/// Runs a system tool and returns its output.
 pub(super) fn run(program: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
     run_with(Path::new(program), arguments, Stdio::null())
 }
 
-/// Runs a program with this standard input; what it printed.
+/// Runs a program with this standard input and returns its output.
 pub(super) fn run_with(
     program: &Path,
     arguments: &[&std::ffi::OsStr],
@@ -390,16 +390,19 @@ pub(super) fn run_with(
             io::ErrorKind::NotFound => format!("`{program}` is not installed"),
             _ => format!("cannot run `{program}`: {error}"),
         })?;
-    let deadline = Instant::now() + TOOL;
-    // What they print fits into a pipe.
+    let deadline = Instant::now() + TOOL_TIMEOUT;
+    // Their output fits into a pipe.
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => thread::sleep(PAUSE),
+            Ok(None) if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
             Ok(None) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("`{program}` took more than {} s", TOOL.as_secs()));
+                return Err(format!(
+                    "`{program}` took more than {} s",
+                    TOOL_TIMEOUT.as_secs()
+                ));
             }
             Err(error) => return Err(format!("`{program}`: {error}")),
         }

@@ -1,12 +1,12 @@
-//! The host's end: starts the sentinel, keeps it alive, tells it the list.
+//! The host's side: starts the sentinel, replaces it if it dies, and sends it the list.
 //!
 //! # Invariants
 //!
-//! - The state is locked from before a child is forked until its number is in `live`, so a new
-//!   sentinel is told of all that its predecessor knew.
-//! - A sentinel that is to be replaced is killed before its socket is closed. It would take the
-//!   closing for the host's death.
-//! - Nothing waits for a sentinel that does not read: a full socket counts as a dead one.
+//! - The state is locked from before a fork until the child's process id is in `live`, so a new sentinel gets
+//!   everything that its predecessor knew.
+//! - A sentinel that is to be replaced is killed before its socket is closed. It would take the closing for the host's
+//!   death.
+//! - Nothing waits for a sentinel that does not read: a full socket counts as a dead sentinel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -25,12 +25,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::SentinelCommand;
 
-/// How long a new sentinel may take to answer.
-const READY: Duration = Duration::from_secs(10);
-/// Between attempts to replace one.
-const RETRY: Duration = Duration::from_secs(1);
+/// Timeout for a new sentinel to report that it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay between attempts to replace a sentinel.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Why there is no sentinel. Without one nothing is spawned.
+/// Why no sentinel is running. Without one, nothing is spawned.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot start the sentinel `{}`", command.program.display())]
@@ -50,13 +50,13 @@ pub enum Error {
     },
 }
 
-/// A child between `fork` and `exec` lists itself with this.
+/// Adds the calling child to the list, between `fork` and `exec`.
 ///
 /// Async-signal-safe: two system calls, no allocation, no lock.
 ///
 /// # Errors
 ///
-/// Always `EPIPE`: the sentinel is gone, or does not read. No `exec` fails with that.
+/// Always `EPIPE`: the sentinel is gone or does not read. `exec` never fails with this error.
 pub(crate) fn announce(socket: &UnixStream) -> io::Result<()> {
     let mut line = [0; 16];
     let length = write_line(&mut line, rustix::process::getpid());
@@ -64,7 +64,7 @@ pub(crate) fn announce(socket: &UnixStream) -> io::Result<()> {
 }
 
 fn send(socket: &UnixStream, line: &[u8]) -> io::Result<()> {
-    // No SIGPIPE: a child between fork and exec has its default action back.
+    // Without SIGPIPE, because a child between fork and exec has the default action for it.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     match rustix::net::send(socket, line, flags) {
         Ok(sent) if sent == line.len() => Ok(()),
@@ -97,13 +97,13 @@ pub(crate) struct Link {
 }
 
 struct State {
-    /// `None` only before the first sentinel and while one cannot be replaced.
+    /// `None` only before the first sentinel, and while it cannot be replaced.
     current: Option<Sentinel>,
     generation: u64,
     live: BTreeSet<i32>,
-    /// First processes of containers, with the ticks at which they started.
+    /// First processes of containers, with their start ticks.
     guests: BTreeMap<i32, u64>,
-    /// In nanoseconds of the monotonic clock; 0: none.
+    /// In nanoseconds of the monotonic clock. 0: no deadline.
     deadline: u64,
 }
 
@@ -130,10 +130,9 @@ impl Link {
         Ok(link)
     }
 
-    /// Runs `start` with the socket that the child has to [`announce`] itself on, and lists
-    /// the leader that it returns.
+    /// Runs `start` with the socket for [`announce`] in the child, and lists the leader that it returns.
     ///
-    /// `start` is called again, once, if the sentinel turns out to be gone.
+    /// `start` is called a second time if the sentinel turns out to be gone.
     pub(crate) fn spawn<T>(
         self: &Arc<Self>,
         mut start: impl FnMut(Arc<UnixStream>) -> io::Result<(Pid, T)>,
@@ -156,29 +155,30 @@ impl Link {
         }))
     }
 
-    /// Takes a leader off the list. To be called before it is reaped.
+    /// Removes a leader from the list. Call before it is reaped.
     pub(crate) fn forget(&self, pid: Pid) {
         let mut state = self.state.lock();
         state.live.remove(&pid.as_raw_pid());
         state.tell(&format!("-{}\n", pid.as_raw_pid()));
     }
 
-    /// Has the first process of a container killed like a leader. It is the child of somebody else: `started` is the tick that tells it
-    /// from a later namesake.
+    /// Adds the first process of a container, to be killed like a leader. It is not a child of this process: the tick
+    /// `started` tells it from a later process with the same id.
     pub(crate) fn add_guest(&self, pid: i32, started: u64) {
         let mut state = self.state.lock();
         state.guests.insert(pid, started);
         state.tell(&format!("*{pid} {started}\n"));
     }
 
-    /// Takes a guest off the list.
+    /// Removes a guest from the list.
     pub(crate) fn forget_guest(&self, pid: i32) {
         let mut state = self.state.lock();
         state.guests.remove(&pid);
         state.tell(&format!("/{pid}\n"));
     }
 
-    /// Has everything killed then, in nanoseconds of the monotonic clock, unless another time is said before; 0: never.
+    /// Sets a time at which everything is killed, in nanoseconds of the monotonic clock, unless a later call changes
+    /// it. 0: never.
     pub(crate) fn deadline(&self, at: u64) {
         let mut state = self.state.lock();
         state.deadline = at;
@@ -209,8 +209,8 @@ impl Link {
 
     fn start(&self, greeting: &str) -> Result<(Child, Sentinel), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(|source| self.not_started(source))?;
-        // Before there is anybody to read it: a sentinel that exists knows all, even if the
-        // host dies while it starts. The socket takes far more than all there can be.
+        // Sent before the sentinel starts, so it knows everything even if the host dies in the meantime. The socket
+        // buffer is far larger than any greeting.
         greet(&ours, greeting).map_err(|source| self.not_started(source))?;
         let mut child = Command::new(&self.command.program)
             .arg0("toolwharf-sentinel")
@@ -243,7 +243,7 @@ impl Link {
 }
 
 impl State {
-    /// All that a new sentinel has to know.
+    /// Everything that a new sentinel must know.
     fn greeting(&self, run: &str) -> String {
         let mut text = format!("={run}\n");
         for pid in &self.live {
@@ -256,13 +256,13 @@ impl State {
         text
     }
 
-    /// What is said is in the greeting of the next one, too.
+    /// Sends a line. The greeting of the next sentinel contains it too.
     fn tell(&self, line: &str) {
         if let Some(sentinel) = &self.current
             && send(&sentinel.socket, line.as_bytes()).is_err()
         {
-            // Its thread waits for the end of the process and replaces it. A sentinel
-            // that does not read would keep a stale number: make it end.
+            // The thread that waits for its exit replaces it. A sentinel that does not read would keep stale process
+            // ids, so kill it.
             sentinel.kill();
         }
     }
@@ -270,28 +270,28 @@ impl State {
 
 impl Sentinel {
     fn kill(&self) {
-        // The only failure is that it has been reaped, which is as good.
+        // Fails only if it has been reaped already, which is fine.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
 
 fn greet(socket: &UnixStream, greeting: &str) -> io::Result<()> {
-    socket.set_write_timeout(Some(READY))?;
+    socket.set_write_timeout(Some(READY_TIMEOUT))?;
     (&*socket).write_all(greeting.as_bytes())
 }
 
 fn ready(socket: &UnixStream) -> io::Result<()> {
-    socket.set_read_timeout(Some(READY))?;
+    socket.set_read_timeout(Some(READY_TIMEOUT))?;
     let mut answer = String::new();
     BufReader::new(io::Read::take(socket, 64)).read_line(&mut answer)?;
     if answer == "ready\n" {
         Ok(())
     } else {
-        Err(io::Error::other("it ended, or answered something else"))
+        Err(io::Error::other("it exited, or sent an unexpected answer"))
     }
 }
 
-/// Reaps a sentinel and, unless the host is done or it has been replaced, replaces it.
+/// Reaps a sentinel and replaces it, unless the host is done or it has already been replaced.
 fn watch(link: &Weak<Link>, mut child: Child, generation: u64) {
     let status = child.wait();
     loop {
@@ -312,7 +312,7 @@ fn watch(link: &Weak<Link>, mut child: Child, generation: u64) {
         }
         drop(state);
         drop(link);
-        thread::sleep(RETRY);
+        thread::sleep(RETRY_DELAY);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A daemon that hangs, is gone, or comes back.
+//! A daemon that hangs, stops, or comes back.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Bench, LONG, bench, rest, running, wait_for};
+use crate::support::{Bench, TEST_TIMEOUT, bench, rest, running, wait_for};
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_not_waited_for() {
@@ -47,7 +47,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
             let error = error.unwrap();
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
         }
-        // Each of them has a deadline of its own of 10 s, and none of them waits for another.
+        // Each probe has a deadline of 10 s, and they run concurrently.
         assert!(start.elapsed() < Duration::from_secs(20));
     };
     tokio::select! {
@@ -69,20 +69,20 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
     assert!(Docker::new(options).is_err());
 }
 
-/// What a daemon does that is not well.
+/// How a faulty daemon behaves.
 #[derive(Clone, Copy, PartialEq)]
 enum Mood {
     Well,
     Gone,
-    /// It takes the request to start a container, and does not answer.
+    /// It receives the request to start a container but does not respond.
     HangsAtStart,
     /// Just before the daemon starts a container, another program listens on this address.
     LosesPort(SocketAddr),
 }
 
-/// Stands between us and the daemon.
+/// A proxy in front of the daemon.
 async fn between(socket: UnixListener, target: String, mut mood: watch::Receiver<Mood>) {
-    // What listens until the test ends.
+    // Listeners that stay open until the test ends.
     let taken = RefCell::default();
     let mut open = FuturesUnordered::new();
     loop {
@@ -171,12 +171,14 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
         let launch = async |command: &[&str], id: &str| {
             let mut server = running(command);
             server.sandbox.id = id.into();
-            timeout(LONG, docker.launch(server.unit())).await.unwrap()
+            timeout(TEST_TIMEOUT, docker.launch(server.unit()))
+                .await
+                .unwrap()
         };
         let mut polite = launch(&["/bin/cat"], "h1").await.unwrap();
         let deaf = launch(&["/bin/sleep", "1000"], "h2").await.unwrap();
         mood.send_replace(Mood::Gone);
-        // The stream has broken off on both sides: that alone ends a server that minds its input.
+        // The stream has ended on both sides. That alone ends a server that exits when its input closes.
         assert_eq!(rest(&mut polite).await, "");
         let running = ["inspect", "--format", "{{.State.Running}}"];
         let state = |id| bench.cli(&[&running[..], &[&bench.name(id)]].concat());
@@ -187,16 +189,16 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
             matches!(error, Error::Failed(_) | Error::Unavailable(_)),
             "{error}"
         );
-        // Longer than it takes to give up one that is killed.
+        // Longer than the time after which a killed instance is given up.
         let early = timeout(Duration::from_secs(6), deaf.handle.exited()).await;
-        assert!(early.is_err(), "nobody has said that it ended: {early:?}");
+        assert!(early.is_err(), "its end was reported too early: {early:?}");
         assert_eq!(polite.handle.exit_status(), None);
 
         mood.send_replace(Mood::Well);
-        let exit = timeout(LONG, polite.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, polite.handle.exited()).await.unwrap();
         assert!(exit.success(), "{exit}");
-        // Nobody can speak to it any more.
-        let exit = timeout(LONG, deaf.handle.exited()).await.unwrap();
+        // Its streams are gone, so it is killed.
+        let exit = timeout(TEST_TIMEOUT, deaf.handle.exited()).await.unwrap();
         assert_eq!(exit.signal, Some(9));
         bench.nothing_left().await;
     })
@@ -207,11 +209,11 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
 async fn a_stop_while_the_daemon_is_gone_has_an_end() {
     with_moods(Provider::Runc, |bench, docker, mood| async move {
         let launch = docker.launch(running(&["/bin/sleep", "1000"]).unit());
-        let instance = timeout(LONG, launch).await.unwrap().unwrap();
+        let instance = timeout(TEST_TIMEOUT, launch).await.unwrap().unwrap();
         mood.send_replace(Mood::Gone);
         let exit = timeout(Duration::from_secs(8), instance.handle.stop(Duration::ZERO)).await;
         assert_eq!(exit.unwrap(), Exit::default());
-        // It comes to its end all the same.
+        // The container is removed nevertheless.
         mood.send_replace(Mood::Well);
         bench.nothing_left().await;
     })
@@ -223,7 +225,7 @@ async fn a_start_that_hangs_leaves_nothing() {
     with_moods(Provider::Gvisor, |bench, docker, mood| async move {
         mood.send_replace(Mood::HangsAtStart);
         let launch = docker.launch(running(&["/bin/cat"]).unit());
-        let error = timeout(LONG, launch).await.unwrap().unwrap_err();
+        let error = timeout(TEST_TIMEOUT, launch).await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(error.to_string().contains("start a container"), "{error}");
         bench.nothing_left().await;
@@ -238,7 +240,9 @@ async fn h02_a_chosen_port_that_is_lost_before_the_daemon_listens_is_replaced() 
             let mut server = running(&["/bin/sleep", "1000"]);
             server.sandbox.network = Network::Open;
             server.sandbox.ports = vec![Port { inside: 8080, host }];
-            timeout(LONG, docker.launch(server.unit())).await.unwrap()
+            timeout(TEST_TIMEOUT, docker.launch(server.unit()))
+                .await
+                .unwrap()
         };
         let first = launch(None).await.unwrap();
         let address = first.ports[&8080];
@@ -248,7 +252,7 @@ async fn h02_a_chosen_port_that_is_lost_before_the_daemon_listens_is_replaced() 
         assert_ne!(second.ports[&8080], address);
         second.handle.stop(Duration::ZERO).await;
 
-        // One that was given is that one or none.
+        // A given port is not replaced by another one.
         let given = SocketAddr::from(([127, 0, 0, 1], address.port()));
         mood.send_replace(Mood::LosesPort(given));
         let error = launch(Some(given.port())).await.unwrap_err();

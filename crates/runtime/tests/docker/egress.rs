@@ -1,4 +1,4 @@
-//! Containers that may reach some hosts only.
+//! Containers with an allow-list.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,9 +20,9 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::server::Server;
-use crate::support::{Bench, LONG, bench, holds, read_until, sh, wait_for};
+use crate::support::{Bench, TEST_TIMEOUT, bench, holds, read_until, sh, wait_for};
 
-/// gVisor with the network of its namespace, as [`register`] makes it known to the daemon.
+/// gVisor with the network of its namespace, under the name with which [`register`] adds it to the daemon.
 const HOST_NETWORK: &str = "runsc-host-network";
 
 /// An HTTP server on the host's loopback.
@@ -46,7 +46,7 @@ async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
     (address, AbortOnDropHandle::new(tokio::spawn(serving)))
 }
 
-/// Tells what it gets to, from its very first moment on, and stays.
+/// A server that reports what it can reach from its very start on, and then keeps running.
 fn prober(allowed: SocketAddr, forbidden: SocketAddr) -> Server {
     let script = r#"
 proxy="${HTTPS_PROXY#http://}"; at="${proxy%:*} ${proxy#*:}"
@@ -73,7 +73,7 @@ exec cat"#;
     server
 }
 
-/// Tells the daemon of `cargo xtask docker` of one more runtime: its configuration is beside its socket.
+/// Adds a runtime to the daemon of `cargo xtask docker`, whose configuration is next to its socket.
 async fn register(bench: &Bench) {
     let dir = bench.options.host.trim_start_matches("unix://");
     let dir = std::path::Path::new(dir).parent().unwrap();
@@ -100,7 +100,7 @@ async fn register(bench: &Bench) {
     .await;
 }
 
-/// Both runtimes that can be held to an allow-list.
+/// Both runtimes that support allow-lists.
 async fn able() -> [Bench; 2] {
     let mut gvisor = bench(Provider::Gvisor);
     register(&gvisor).await;
@@ -118,7 +118,7 @@ fn connect_in(space: &fs::File, address: SocketAddr) -> std::io::Result<std::net
     let space = space.try_clone().unwrap();
     let connecting = std::thread::spawn(move || {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        std::net::TcpStream::connect_timeout(&address, LONG)
+        std::net::TcpStream::connect_timeout(&address, TEST_TIMEOUT)
     });
     connecting.join().unwrap()
 }
@@ -140,7 +140,9 @@ fn sockets() -> usize {
 }
 
 async fn gone(bench: &Bench, instance: &Instance) {
-    timeout(LONG, instance.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     bench.nothing_left().await;
 }
 
@@ -192,14 +194,14 @@ async fn egress_ends_with_its_container_and_leaves_nothing() {
             let space = fs::File::open(format!("/proc/{}/ns/net", pid(&bench))).unwrap();
             assert_eq!(threads_elsewhere(), 0);
             connect_in(&space, proxy).expect("the proxy listens");
-            // Its end by itself, by us, and by somebody else.
+            // It exits by itself, it is stopped, and another program removes it.
             match round {
                 0 => drop(instance.stdio.take()),
                 1 => drop(instance.handle.stop(Duration::ZERO).await),
                 _ => drop(bench.cli(&["kill", &bench.name("h1")])),
             }
             gone(&bench, &instance).await;
-            // The namespace is there as long as we hold it, and nobody listens in it.
+            // The namespace exists while the test holds it, but nothing listens in it.
             let error = connect_in(&space, proxy).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
             drop((instance, space));
@@ -233,7 +235,7 @@ async fn egress_is_refused_where_nothing_enforces_it() {
         field == "network" && why.contains("http://example.com/"),
         "{why}"
     );
-    // What fails after its network was made leaves that behind neither.
+    // A launch that fails after its network was created leaves no network behind either.
     let mut missing = allow();
     missing.sandbox.mounts.push(Mount {
         host: "/no/such/directory".into(),
@@ -267,7 +269,7 @@ async fn egress_that_an_earlier_run_left_is_swept_as_one() {
     assert_eq!(bench.docker.sweep().await.unwrap(), 0, "it is of this run");
     assert_eq!(bench.next_run().sweep().await.unwrap(), 1);
     gone(&bench, &instance).await;
-    // The next one of the same name finds room, whatever is left.
+    // The next instance of the same name can start, whatever is left.
     let next: Options = Options {
         run: "next".into(),
         ..bench.options.clone()
@@ -278,7 +280,9 @@ async fn egress_that_an_earlier_run_left_is_swept_as_one() {
         .launch(server.unit())
         .await
         .unwrap();
-    timeout(LONG, instance.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     drop(again);
     bench.nothing_left().await;
 }

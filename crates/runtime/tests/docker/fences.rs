@@ -1,4 +1,4 @@
-//! Containers of gateways that are lost: the sentinel ends them, and so does whoever starts the same server next.
+//! Containers of lost gateways: the sentinel ends them, and so does the next gateway that starts the same server.
 
 #![expect(clippy::unwrap_used, reason = "it is a test")]
 
@@ -11,10 +11,10 @@ use runtime::sentinel::monotonic_nanos;
 use runtime::{Error, Fence, Fences, Instance, Runtime as _, Unit};
 use tokio::time::timeout;
 
-use crate::support::{Bench, LONG, bench, read_until, sh, wait_for};
+use crate::support::{Bench, TEST_TIMEOUT, bench, read_until, sh, wait_for};
 
-/// Ends with SIGKILL only, whatever becomes of its streams.
-const STUBBORN: &str = "trap '' TERM HUP; echo up; while :; do sleep 1; done";
+/// Exits only by SIGKILL, even when its streams end.
+const STUBBORN_SCRIPT: &str = "trap '' TERM HUP; echo up; while :; do sleep 1; done";
 const DATABASE: &str = "0123456789abcdef";
 
 fn fenced(number: i64) -> Unit {
@@ -24,12 +24,12 @@ fn fenced(number: i64) -> Unit {
     };
     Unit {
         fence: Some(fence),
-        ..sh(STUBBORN).unit()
+        ..sh(STUBBORN_SCRIPT).unit()
     }
 }
 
 async fn up(docker: &Docker, unit: Unit) -> Result<Instance, Error> {
-    let mut instance = timeout(LONG, docker.launch(unit)).await.unwrap()?;
+    let mut instance = timeout(TEST_TIMEOUT, docker.launch(unit)).await.unwrap()?;
     read_until(&mut instance, "up").await;
     Ok(instance)
 }
@@ -56,10 +56,12 @@ async fn d03_sentinel(provider: Provider) {
         ..bench.options.clone()
     };
     let docker = Docker::new(options).unwrap();
-    let instance = up(&docker, sh(STUBBORN).unit()).await.unwrap();
-    // As for a gateway that is stopped when its lease ends.
+    let instance = up(&docker, sh(STUBBORN_SCRIPT).unit()).await.unwrap();
+    // Simulates a gateway that is suspended when its lease ends.
     spawner.end_all_at(Some(monotonic_nanos()));
-    timeout(LONG, instance.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     drop(instance);
     bench.nothing_left().await;
 }
@@ -80,7 +82,7 @@ async fn d03_an_older_fence_is_ended_before_a_newer_one_starts() {
     let (first, second) = (other(&bench, "first"), other(&bench, "second"));
     let old = up(&first, fenced(5)).await.unwrap();
     let new = up(&second, fenced(6)).await.unwrap();
-    // It was gone before the new one was made; its gateway may hear of that later.
+    // It was removed before the new one was created. Its gateway may notice later.
     let running = bench.cli(&[
         "ps",
         "-q",
@@ -88,7 +90,7 @@ async fn d03_an_older_fence_is_ended_before_a_newer_one_starts() {
         &format!("label=toolwharf.fence-of={DATABASE}"),
     ]);
     assert_eq!(running.lines().count(), 1, "{running}");
-    timeout(LONG, old.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, old.handle.exited()).await.unwrap();
     let error = up(&first, fenced(4)).await.unwrap_err().to_string();
     assert!(error.contains("fence 6"), "{error}");
     assert!(new.handle.exit_status().is_none(), "it goes on");
@@ -111,7 +113,7 @@ async fn d03_what_lost_gateways_left_is_swept_by_its_fence() {
     let bench = bench(Provider::Runc);
     let installation = "fedcba9876543210";
     let unit = |id: &str, number| {
-        let mut server = sh(STUBBORN);
+        let mut server = sh(STUBBORN_SCRIPT);
         server.sandbox.id = id.to_owned();
         let fence = Fence {
             installation: installation.into(),
@@ -132,7 +134,7 @@ async fn d03_what_lost_gateways_left_is_swept_by_its_fence() {
         numbers: BTreeSet::from([7, 9]),
     };
     assert_eq!(living.sweep_fenced(&ended).await.unwrap(), 1);
-    timeout(LONG, left.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, left.handle.exited()).await.unwrap();
     assert!(right.handle.exit_status().is_none(), "its gateway lives");
     assert_eq!(
         living.fences(installation).await.unwrap(),

@@ -1,4 +1,4 @@
-//! The life of a container: what goes in and out of it, how it ends, what is left.
+//! The lifecycle of a container: streams, exit, clean-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,13 +11,16 @@ use runtime::{Error, Runtime as _, Stdio};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{BOTH, GRACE, IMAGE, LONG, bench, read_until, running, sh, stdio};
+use crate::support::{BOTH, GRACE, IMAGE, TEST_TIMEOUT, bench, read_until, running, sh, stdio};
 
 #[tokio::test]
 async fn a_probe_says_what_it_is() {
     for (provider, expected) in BOTH.into_iter().zip(["namespaces", "gVisor"]) {
         let bench = bench(provider);
-        let text = timeout(LONG, bench.docker.probe()).await.unwrap().unwrap();
+        let text = timeout(TEST_TIMEOUT, bench.docker.probe())
+            .await
+            .unwrap()
+            .unwrap();
         assert!(
             text.contains(expected) && text.contains("on Docker"),
             "{text}"
@@ -44,7 +47,7 @@ async fn bytes_go_through_untouched() {
             mut stdin,
             mut stdout,
         } = instance.stdio.take().unwrap();
-        // Lines of 1 MiB, and bytes that are no text.
+        // Lines of 1 MiB, and bytes that are not text.
         let mut sent: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
         for _ in 0..3 {
             sent.extend(vec![b'x'; 1 << 20]);
@@ -55,7 +58,7 @@ async fn bytes_go_through_untouched() {
             drop(stdin);
         };
         let mut received = Vec::new();
-        let ((), read) = timeout(LONG, async {
+        let ((), read) = timeout(TEST_TIMEOUT, async {
             tokio::join!(writing, stdout.read_to_end(&mut received))
         })
         .await
@@ -67,7 +70,9 @@ async fn bytes_go_through_untouched() {
             received.len(),
             sent.len()
         );
-        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         assert!(exit.success(), "{provider:?}: {exit}");
         bench.nothing_left().await;
     }
@@ -86,7 +91,9 @@ async fn stderr_is_kept_and_apart_from_stdout() {
         server.reach = Reach::Port { path: "/".into() };
         let instance = bench.launch(server).await.unwrap();
         assert!(instance.stdio.is_none());
-        timeout(LONG, instance.handle.exited()).await.unwrap();
+        timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         let tail = instance.handle.stderr_tail();
         assert!(tail.contains("out\n") && tail.contains("err\n"), "{tail}");
         bench.nothing_left().await;
@@ -129,14 +136,18 @@ async fn what_ignores_sigterm_is_killed_after_the_grace() {
         read_until(&mut instance, "up").await;
         let start = Instant::now();
         let grace = Duration::from_secs(1);
-        let exit = timeout(LONG, instance.handle.stop(grace)).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.stop(grace))
+            .await
+            .unwrap();
         assert_eq!(exit.signal, Some(9), "{provider:?}");
         assert!(start.elapsed() >= grace);
         bench.nothing_left().await;
 
         let mut instance = bench.launch(sh("echo up; sleep 1000")).await.unwrap();
         read_until(&mut instance, "up").await;
-        let exit = timeout(LONG, instance.handle.stop(LONG)).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.stop(TEST_TIMEOUT))
+            .await
+            .unwrap();
         assert_eq!(exit.signal, Some(15), "{provider:?}");
         bench.nothing_left().await;
     }
@@ -152,13 +163,15 @@ async fn h09_the_death_of_a_container_is_noticed() {
         let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
         let start = Instant::now();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         assert_eq!(
             (exit.signal, exit.out_of_memory),
             (Some(9), false),
             "{provider:?}"
         );
-        // H09 promises another instance by then.
+        // H09 requires a new instance within this time.
         let took = start.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?}");
         bench.nothing_left().await;
@@ -193,7 +206,7 @@ async fn what_cannot_be_is_refused_by_its_field() {
         field == "command" && why.contains("npx") && !why.contains("secret"),
         "{why}"
     );
-    // That is the container's own init's to find out.
+    // Only the container's own init can find that out.
     let (_, exit, instance) = bench.run(running(&["/bin/missing"])).await;
     let stderr = instance.handle.stderr_tail();
     assert!(
@@ -219,12 +232,12 @@ async fn there_are_never_two_of_one_server() {
     let bench = bench(Provider::Runc);
     let mut first = bench.launch(sh("echo up; sleep 1000")).await.unwrap();
     read_until(&mut first, "up").await;
-    // A second one takes the place of the first, whose owner hears of it.
+    // A second instance replaces the first, whose owner is notified.
     let mut second = bench.launch(sh("echo up; sleep 1000")).await.unwrap();
     read_until(&mut second, "up").await;
-    timeout(LONG, first.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, first.handle.exited()).await.unwrap();
     assert_eq!(second.handle.exit_status(), None);
-    // But nothing of anybody else's is taken away.
+    // But containers of other programs are not removed.
     let foreign = bench.name("h2");
     bench.cli(&[
         "create",
@@ -250,7 +263,7 @@ async fn a_launch_that_nobody_waits_for_leaves_nothing() {
         let launch = bench.docker.launch(running(&["/bin/cat"]).unit());
         let _ = timeout(Duration::from_millis(pause), launch).await;
     }
-    // And once when there surely is something to leave.
+    // And once when there certainly is something to remove.
     {
         let launch = pin!(bench.docker.launch(running(&["/bin/cat"]).unit()));
         tokio::select! {
@@ -258,7 +271,7 @@ async fn a_launch_that_nobody_waits_for_leaves_nothing() {
             () = bench.something_there() => {}
         }
     }
-    timeout(LONG, bench.docker.idle()).await.unwrap();
+    timeout(TEST_TIMEOUT, bench.docker.idle()).await.unwrap();
     bench.nothing_left().await;
 }
 
@@ -273,7 +286,7 @@ async fn a_sweep_removes_what_earlier_runs_left() {
         read_until(&mut instance, "up").await;
         instances.push(instance);
     }
-    // A container of somebody else, of an image that says that it is ours.
+    // A container of another program, from an image with Toolwharf's labels.
     let label = format!("toolwharf.install={}", bench.options.install);
     let foreign = format!("foreign-{}", bench.options.install);
     bench.cli(&["create", "--name", &foreign, "--label", &label, IMAGE]);
@@ -281,7 +294,9 @@ async fn a_sweep_removes_what_earlier_runs_left() {
     assert_eq!(instances[0].handle.exit_status(), None);
     assert_eq!(bench.next_run().sweep().await.unwrap(), 3);
     for instance in &instances {
-        timeout(LONG, instance.handle.exited()).await.unwrap();
+        timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
     }
     bench.cli(&["rm", &foreign]);
     bench.nothing_left().await;
@@ -312,9 +327,11 @@ async fn h01_real_servers_answer_through_their_streams() {
             let lines = format!("{initialized}\n{list}\n");
             stdin.write_all(lines.as_bytes()).await.unwrap();
             read_until(&mut instance, &format!("\"{tool}\"")).await;
-            // The end of its input ends a server that minds it.
+            // Closing its input ends a server that waits for it.
             drop(instance.stdio.take());
-            let exit = timeout(LONG, instance.handle.stop(GRACE)).await.unwrap();
+            let exit = timeout(TEST_TIMEOUT, instance.handle.stop(GRACE))
+                .await
+                .unwrap();
             assert!(
                 exit.success() || exit.signal == Some(15),
                 "{provider:?}, {image}: {exit}"

@@ -1,4 +1,4 @@
-//! What holds for a container, and what is said to hold.
+//! Checks which limits hold for a container, and which are reported as enforced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use runtime::docker::Docker;
 use runtime::{Error, Runtime as _};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{BOTH, LONG, bench, holds, read_until, running, sh};
+use crate::support::{BOTH, TEST_TIMEOUT, bench, holds, read_until, running, sh};
 
 #[tokio::test]
 async fn h16_the_default_limits_are_enforced() {
@@ -45,7 +45,9 @@ async fn h16_the_default_limits_are_enforced() {
         );
         assert!(usage.pids > 0 && usage.cpu > Duration::ZERO, "{usage:?}");
         instance.handle.kill_now();
-        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         assert_eq!((exit.signal, exit.out_of_memory), (Some(9), false));
         bench.nothing_left().await;
         bench.docker.volumes_remove("h1", None).await.unwrap();
@@ -56,7 +58,7 @@ async fn h16_the_default_limits_are_enforced() {
 async fn h17_a_memory_hog_is_killed_and_that_is_told() {
     for provider in BOTH {
         let bench = bench(provider);
-        // tail keeps a line until it ends, and this one does not end.
+        // tail buffers a line until its end, and this line has no end.
         let mut hog = sh("echo up; tail -n 1 /dev/zero; echo survived");
         hog.sandbox.limits.memory = 64 << 20;
         let start = Instant::now();
@@ -68,7 +70,7 @@ async fn h17_a_memory_hog_is_killed_and_that_is_told() {
             start.elapsed()
         );
         if provider == Provider::Gvisor {
-            // Its kernel is what the host's kills, and all that is in it.
+            // The host kernel kills gVisor's kernel process, with everything in it.
             assert_eq!((text.as_str(), exit.signal), ("up\n", Some(9)));
         }
         bench.nothing_left().await;
@@ -109,7 +111,7 @@ async fn h17_the_given_limits_are_enforced() {
 
 #[tokio::test]
 async fn strict_leaves_nothing_of_what_it_refuses() {
-    // Fewer processes than gVisor itself has.
+    // Fewer processes than gVisor itself needs.
     let bench = bench(Provider::Gvisor);
     let mut few = running(&["/bin/cat"]);
     few.sandbox.limits.pids = 16;
@@ -126,7 +128,7 @@ async fn strict_leaves_nothing_of_what_it_refuses() {
     bench.nothing_left().await;
 }
 
-/// Of each loop device on a file below `dir`, whether it has direct I/O.
+/// Returns whether each loop device on a file below `dir` uses direct I/O.
 fn direct(dir: &Path) -> Vec<String> {
     let of = |device: fs::DirEntry| {
         let at = device.path().join("loop");
@@ -152,15 +154,17 @@ async fn h19_h20_volumes_survive_their_instances() {
         let write = "echo one > /data/file; echo two > /var/lib/x/file; sync; echo up; sleep 1000";
         let mut instance = bench.launch(with_volumes(write)).await.unwrap();
         read_until(&mut instance, "up").await;
-        // What is written is cached once.
+        // Written data is cached once only.
         assert_eq!(direct(&bench.options.dir), ["1", "1"], "{provider:?}");
         instance.handle.kill_now();
-        timeout(LONG, instance.handle.exited()).await.unwrap();
+        timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         let read = "cat /data/file /var/lib/x/file";
         let (text, ..) = bench.run(with_volumes(read)).await;
         assert_eq!(text, "one\ntwo\n", "{provider:?}");
 
-        // A higher limit makes them larger, with what is in them.
+        // A higher limit enlarges the volumes and keeps their content.
         let mut larger = with_volumes("cat /data/file; df -m /data | tail -n 1");
         larger.sandbox.limits.disk = 256 << 20;
         let (text, _, instance) = bench.run(larger).await;
@@ -170,7 +174,7 @@ async fn h19_h20_volumes_survive_their_instances() {
         );
         let size: u32 = text.split_whitespace().nth(2).unwrap().parse().unwrap();
         assert!((100..=128).contains(&size), "{text}");
-        // And a lower one says that it does not hold.
+        // A lower limit is reported as not enforced.
         let (_, _, instance) = bench.run(with_volumes("true")).await;
         assert!(!holds(&instance, "disk"));
 
@@ -258,7 +262,7 @@ async fn a_flood_is_bounded() {
         let mut loud = sh("yes $(seq 300) | head -c 64000000 >&2; yes");
         loud.sandbox.limits.cpu_millis = 2000;
         let mut instance = bench.launch(loud).await.unwrap();
-        // All of stderr is taken, and stdout stalls when nobody reads it.
+        // stderr is always read, but stdout blocks while it is not read.
         read_until(&mut instance, "y\n").await;
         let tail = instance.handle.stderr_tail().len();
         assert!((60_000..=64 << 10).contains(&tail), "{tail}");
@@ -272,7 +276,9 @@ async fn a_flood_is_bounded() {
             .unwrap();
         assert!(peak < 64 << 10, "{peak} KiB");
         instance.handle.kill_now();
-        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         assert_eq!(exit.signal, Some(9));
         bench.nothing_left().await;
     }
@@ -280,7 +286,7 @@ async fn a_flood_is_bounded() {
 
 #[tokio::test]
 async fn h18_what_is_not_gvisor_is_not_believed() {
-    // A runtime of the daemon that has another name and is runc.
+    // A runtime of the daemon with another name that is in fact runc.
     let mut bench = bench(Provider::Gvisor);
     bench.options.runtime = "not-runsc".into();
     bench.docker = Docker::new(bench.options.clone()).unwrap();
@@ -296,7 +302,7 @@ async fn h18_what_is_not_gvisor_is_not_believed() {
 #[tokio::test]
 async fn volumes_without_a_limit_are_told_and_kept() {
     let mut bench = bench(Provider::Runc);
-    // Nothing can be made below it.
+    // No file can be created below this path.
     bench.options.dir = PathBuf::from("/dev/null/volumes");
     let without = Docker::new(bench.options.clone()).unwrap();
     let with = std::mem::replace(&mut bench.docker, without);
@@ -314,7 +320,7 @@ async fn volumes_without_a_limit_are_told_and_kept() {
     assert_eq!(bench.cli(&list), "");
     let (_, exit, instance) = bench.run(writer.clone()).await;
     assert!(exit.success() && !holds(&instance, "disk"));
-    // Where a limit could be had, what is there is not shadowed by something empty.
+    // Once limits are supported again, the existing volume is not hidden by an empty one.
     bench.docker = with;
     let mut reader = sh("cat /data/file");
     reader.sandbox.volumes = writer.sandbox.volumes;

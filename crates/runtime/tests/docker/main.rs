@@ -1,7 +1,7 @@
-//! Hosted servers in containers of a real daemon, under runc and under gVisor.
+//! Servers in containers of a real daemon, under runc and under gVisor.
 //!
-//! They need a daemon with both runtimes and the test images: `cargo xtask docker -- cargo nextest
-//! run -p runtime`. Each test has an installation of its own in it.
+//! Needs a daemon with both runtimes and the test images: `cargo xtask docker -- cargo nextest run -p runtime`. Each
+//! test uses a separate installation in the daemon.
 
 mod daemon;
 mod egress;

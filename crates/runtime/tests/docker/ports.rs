@@ -1,4 +1,4 @@
-//! Ports of containers, with a network and without one.
+//! Ports of containers, with and without a network.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use crate::server::Server;
-use crate::support::{BOTH, GRACE, LONG, bench, sh, wait_for};
+use crate::support::{BOTH, GRACE, TEST_TIMEOUT, bench, sh, wait_for};
 
-const BIG: usize = 8 << 20;
-/// An HTTP server with a small file and a big one, one that echoes, and one that kills the relay.
-const SCRIPT: &str = "mkdir /tmp/www; echo hello > /tmp/www/small; \
+const BIG_BYTES: usize = 8 << 20;
+/// HTTP servers with a small and a big file, one that echoes, and one that kills the relay.
+const SERVER_SCRIPT: &str = "mkdir /tmp/www; echo hello > /tmp/www/small; \
     dd if=/dev/zero bs=1024k count=8 2>/dev/null | tr '\\0' x > /tmp/www/big; \
     nc -ll -p 7 -e cat & nc -ll -p 9 -e killall -9 relay & httpd -f -p 127.0.0.1:8080 -h /tmp/www";
 
@@ -24,7 +24,7 @@ fn open(inside: u16) -> Port {
 }
 
 fn served(network: Network) -> Server {
-    let mut server = sh(SCRIPT);
+    let mut server = sh(SERVER_SCRIPT);
     server.reach = Reach::Port { path: "/".into() };
     server.sandbox.ports = vec![open(8080), open(7), open(9), open(6)];
     server.sandbox.network = network;
@@ -40,7 +40,7 @@ async fn get(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The body of a file, once it is there.
+/// The body of a file, once the server responds.
 async fn fetch(instance: &Instance, path: &str, length: usize) -> Vec<u8> {
     let fetching = async {
         loop {
@@ -53,7 +53,9 @@ async fn fetch(instance: &Instance, path: &str, length: usize) -> Vec<u8> {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(LONG, fetching).await.expect("the file comes")
+    timeout(TEST_TIMEOUT, fetching)
+        .await
+        .expect("the file comes")
 }
 
 #[tokio::test]
@@ -63,24 +65,24 @@ async fn h02_ports_of_a_container_without_a_network_are_reached() {
         let instance = bench.launch(served(Network::None)).await.unwrap();
         assert!(instance.stdio.is_none());
         assert_eq!(fetch(&instance, "/small", 6).await, b"hello\n");
-        let big = fetch(&instance, "/big", BIG).await;
+        let big = fetch(&instance, "/big", BIG_BYTES).await;
         assert!(big.iter().all(|&byte| byte == b'x'), "{provider:?}");
         let echo = instance.ports[&7];
         assert!(echo.ip().is_loopback());
 
-        // As much up and down at once, and an end of one direction only.
+        // The same amount in both directions at once, and an end of one direction only.
         let (mut reads, mut writes) = TcpStream::connect(echo).await.unwrap().into_split();
-        let sent: Vec<u8> = (0..BIG).map(|at| (at % 251) as u8).collect();
+        let sent: Vec<u8> = (0..BIG_BYTES).map(|at| (at % 251) as u8).collect();
         let mut heard = Vec::new();
         let speaking = async {
             writes.write_all(&sent).await.unwrap();
             writes.shutdown().await.unwrap();
         };
         let both = async { tokio::join!(speaking, reads.read_to_end(&mut heard)) };
-        timeout(LONG, both).await.unwrap().1.unwrap();
+        timeout(TEST_TIMEOUT, both).await.unwrap().1.unwrap();
         assert!(heard == sent, "{provider:?}: {} bytes", heard.len());
 
-        // Some that do not read keep none of the others waiting, and those that go are forgotten.
+        // Clients that do not read do not block the others, and closed ones are forgotten.
         let mut lazy = Vec::new();
         for _ in 0..20 {
             let mut stream = TcpStream::connect(instance.ports[&8080]).await.unwrap();
@@ -94,24 +96,33 @@ async fn h02_ports_of_a_container_without_a_network_are_reached() {
         for _ in 0..300 {
             let mut stream = TcpStream::connect(echo).await.unwrap();
             stream.write_all(b"x").await.unwrap();
-            timeout(LONG, stream.read_u8()).await.unwrap().unwrap();
+            timeout(TEST_TIMEOUT, stream.read_u8())
+                .await
+                .unwrap()
+                .unwrap();
         }
         fetch(&instance, "/small", 6).await;
         drop(lazy);
 
-        // Nobody listens at the last one: it is closed.
-        let closed = timeout(LONG, get(instance.ports[&6], "/")).await.unwrap();
+        // Nothing listens on the last port, so the connection is closed.
+        let closed = timeout(TEST_TIMEOUT, get(instance.ports[&6], "/"))
+            .await
+            .unwrap();
         assert!(closed.is_err() || closed.is_ok_and(|text| text.is_empty()));
 
-        // The relay is a process like any other in there.
-        let killing = timeout(LONG, get(instance.ports[&9], "/")).await.unwrap();
+        // The relay is an ordinary process in the container.
+        let killing = timeout(TEST_TIMEOUT, get(instance.ports[&9], "/"))
+            .await
+            .unwrap();
         assert!(killing.is_err() || killing.is_ok_and(|text| text.is_empty()));
         fetch(&instance, "/small", 6).await;
         let told = instance.handle.stderr_tail();
         assert!(told.contains("the relay to its ports ended"), "{told}");
 
-        // Its next instance is where it was.
-        let exit = timeout(LONG, instance.handle.stop(GRACE)).await.unwrap();
+        // The next instance has the same ports.
+        let exit = timeout(TEST_TIMEOUT, instance.handle.stop(GRACE))
+            .await
+            .unwrap();
         assert_eq!(exit.signal, Some(15), "{provider:?}");
         assert!(TcpStream::connect(echo).await.is_err());
         let again = bench.launch(served(Network::None)).await.unwrap();
@@ -145,16 +156,18 @@ async fn h02_a_port_is_published_on_loopback_only() {
     server.sandbox.network = Network::Open;
     let mut before = None;
     for _ in 0..2 {
-        let launched = timeout(LONG, docker.launch(server.clone().unit())).await;
+        let launched = timeout(TEST_TIMEOUT, docker.launch(server.clone().unit())).await;
         let instance = launched.unwrap().unwrap();
         let address = instance.ports[&8080];
         assert!(address.ip().is_loopback());
         assert_eq!(*before.get_or_insert(address), address);
         assert_eq!(fetch(&instance, "/small", 6).await, b"hello\n");
-        let exit = timeout(LONG, instance.handle.stop(GRACE)).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.stop(GRACE))
+            .await
+            .unwrap();
         assert_eq!(exit.signal, Some(15));
     }
-    // What cannot be reached, or could be, is refused before anything is made.
+    // Combinations that cannot work are rejected before anything is created.
     let (field, why) = bench.refused(server.clone()).await;
     assert!(field == "network" && why.contains("`bridge`"), "{why}");
     let gvisor = crate::support::bench(Provider::Gvisor);
@@ -183,7 +196,7 @@ async fn h02_a_given_port_is_that_one_or_none() {
         let instance = bench.launch(server.clone()).await.unwrap();
         assert_eq!(instance.ports[&8080].port(), port);
         fetch(&instance, "/small", 6).await;
-        // Another server of ours is told by its name.
+        // The error names the other Toolwharf server.
         server.sandbox.id = "h2".into();
         let (_, why) = bench.refused(server).await;
         assert!(why.contains("for the server `test`"), "{why}");
@@ -198,7 +211,7 @@ async fn h02_a_given_port_is_that_one_or_none() {
 #[tokio::test]
 async fn a_relay_that_cannot_be_shown_inside_is_a_matter_of_the_ports() {
     let mut bench = bench(Provider::Runc);
-    // The daemon looks for it on its own host.
+    // The daemon looks for the file on its own host.
     bench.options.dir = "/proc/self/nowhere".into();
     bench.docker = Docker::new(bench.options.clone()).unwrap();
     let error = bench.launch(served(Network::None)).await.map(|_| ());

@@ -1,4 +1,4 @@
-//! What the tests have in common: an installation of their own, and eyes for the daemon.
+//! Shared test support: a separate installation, and functions for inspecting the daemon.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,14 +16,14 @@ use runtime::{Error, Exit, Instance, Ports, Runtime as _};
 use tokio::time::timeout;
 
 use crate::server::Server;
-pub(crate) use crate::streams::{LONG, read_until, rest, stdio, wait_for};
+pub(crate) use crate::streams::{TEST_TIMEOUT, read_until, rest, stdio, wait_for};
 
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 pub(crate) const IMAGE: &str = "toolwharf-test/busybox";
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 pub(crate) const BOTH: [Provider; 2] = [Provider::Runc, Provider::Gvisor];
 
-/// A runtime with an installation of its own, and what is needed to look behind its back.
+/// A runtime with a separate installation, and what is needed to inspect it independently.
 pub(crate) struct Bench {
     pub(crate) docker: Docker,
     pub(crate) options: Options,
@@ -76,16 +76,18 @@ pub(crate) fn sh(script: &str) -> Server {
 
 impl Bench {
     pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
-        timeout(LONG, self.docker.launch(server.unit()))
+        timeout(TEST_TIMEOUT, self.docker.launch(server.unit()))
             .await
             .unwrap()
     }
 
-    /// What a container said until it ended, and how it ended.
+    /// Runs a server until it exits. Returns its output and exit.
     pub(crate) async fn run(&self, server: Server) -> (String, Exit, Instance) {
         let mut instance = self.launch(server).await.unwrap();
         let text = rest(&mut instance).await;
-        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         (text, exit, instance)
     }
 
@@ -109,7 +111,7 @@ impl Bench {
         Docker::new(options).unwrap()
     }
 
-    /// The daemon's own client.
+    /// Runs Docker's own client.
     pub(crate) fn cli(&self, args: &[&str]) -> String {
         let output = Command::new("/usr/bin/docker")
             .args(["--host", &self.options.host])
@@ -122,7 +124,7 @@ impl Bench {
         text
     }
 
-    /// Nothing of this installation is left in the daemon but its volumes.
+    /// Waits until nothing of this installation is left in the daemon except its volumes.
     pub(crate) async fn nothing_left(&self) {
         wait_for("no container is left", || self.containers().is_empty()).await;
     }
@@ -139,6 +141,6 @@ impl Bench {
 
 pub(crate) fn holds(instance: &Instance, what: &str) -> bool {
     let row = instance.enforced.iter().find(|row| row.what == what);
-    row.unwrap_or_else(|| panic!("nothing is said of {what}"))
+    row.unwrap_or_else(|| panic!("no row for {what}"))
         .holds
 }

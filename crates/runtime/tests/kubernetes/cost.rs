@@ -1,4 +1,4 @@
-//! What a call costs beside a bare round trip over `attach`, and what servers that do nothing cost.
+//! The cost of a call compared with a bare round trip over `attach`, and of idle servers.
 //!
 //! `TOOLWHARF_TEST_PRODUCT` names an optimised build of the product; `cargo xtask soak kubernetes` makes one.
 
@@ -17,12 +17,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{LONG, Namespace};
+use crate::support::{Namespace, TEST_TIMEOUT};
 
-/// A call's p50 is at most so many of a bare round trip's.
-const FACTOR: f64 = 1.5;
-/// For 200 servers that do nothing.
-const IDLE_MIB: f64 = 60.0;
+/// Limit for the p50 of a call, as a multiple of the p50 of a bare round trip.
+const MAX_P50_RATIO: f64 = 1.5;
+/// Limit for the memory of 200 idle servers.
+const MAX_IDLE_MIB: f64 = 60.0;
 const MESSAGE: &str = "some words that go there and back";
 
 struct Product {
@@ -33,7 +33,7 @@ struct Product {
 }
 
 impl Product {
-    /// `more`: settings.
+    /// `more`: additional settings.
     async fn start(namespace: &Namespace, more: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let settings = format!(
@@ -76,7 +76,7 @@ impl Product {
         }
     }
 
-    /// Registers a scripted server, and waits until it runs; its id.
+    /// Registers a scripted server, waits until it runs, and returns its id.
     async fn register(&self, name: &str) -> String {
         let admin = |path: &str| {
             let client = RawClient::new(&format!("{}/api/v1/mcp/servers{path}", self.url));
@@ -88,15 +88,19 @@ impl Product {
         });
         let registration = admin("");
         let asked = registration.try_send(hyper::Method::POST, &[], entry.to_string());
-        let made = within("a registration", 4 * LONG, asked).await;
-        let made = made.expect("an answer").collect(LONG).await;
+        let made = within("a registration", 4 * TEST_TIMEOUT, asked).await;
+        let made = made.expect("an answer").collect(TEST_TIMEOUT).await;
         let told: Value = serde_json::from_str(&made.text()).unwrap_or_default();
         let id = told["id"]
             .as_str()
             .unwrap_or_else(|| panic!("{}", made.text()))
             .to_owned();
-        wait_for("a server to run", 4 * LONG, async || {
-            let told = admin(&format!("/{id}")).get(&[]).await.collect(LONG).await;
+        wait_for("a server to run", 4 * TEST_TIMEOUT, async || {
+            let told = admin(&format!("/{id}"))
+                .get(&[])
+                .await
+                .collect(TEST_TIMEOUT)
+                .await;
             let told: Value = serde_json::from_str(&told.text()).unwrap_or_default();
             told["status"] == "running"
         })
@@ -104,7 +108,7 @@ impl Product {
         id
     }
 
-    /// Memory that is its alone, in MiB (proc(5), `smaps_rollup`): the pages of its program are not in it.
+    /// Private memory in MiB (proc(5), `smaps_rollup`), without the pages of its program.
     fn private(&self) -> f64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.pid()));
         let text = text.expect("it runs");
@@ -117,7 +121,7 @@ impl Product {
     }
 }
 
-/// One connection to the product, over which calls go one after the other.
+/// One connection to the product, with one call after another.
 struct Caller {
     stream: BufReader<TcpStream>,
     head: String,
@@ -173,7 +177,7 @@ impl Caller {
     }
 }
 
-/// The same server, spoken to over nothing but `attach`.
+/// The same server over a bare `attach`.
 struct Bare {
     stdin: Box<dyn tokio::io::AsyncWrite + Unpin>,
     stdout: BufReader<Box<dyn tokio::io::AsyncRead + Unpin>>,
@@ -233,7 +237,7 @@ impl Bare {
         let mut line = String::new();
         while !line.contains("\"result\"") {
             line.clear();
-            let read = timeout(LONG, self.stdout.read_line(&mut line)).await;
+            let read = timeout(TEST_TIMEOUT, self.stdout.read_line(&mut line)).await;
             assert!(read.expect("an answer in time").expect("a line") > 0);
         }
         start.elapsed()
@@ -256,7 +260,7 @@ fn p50(mut all: Vec<Duration>) -> f64 {
 #[tokio::test]
 async fn d07_kubernetes_a_call_costs_at_most_half_more_than_a_round_trip() {
     let namespace = Namespace::new("cost").await;
-    // A record waits twice for the disk, wherever the server runs: what that costs is told beside it.
+    // A record waits twice for the disk, wherever the server runs. Its cost is printed separately.
     let product = Product::start(&namespace, "[audit]\nenabled = false\n").await;
     let recording = Product::start(&namespace, "").await;
     let mut through = Caller::of(&product, &product.register("cost").await).await;
@@ -265,7 +269,7 @@ async fn d07_kubernetes_a_call_costs_at_most_half_more_than_a_round_trip() {
     let rounds = if soak() { 100 } else { 20 };
     let (mut calls, mut records, mut trips) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // In turn, so that whatever else goes on slows both down.
+        // Alternating, so that other load slows both down.
         for _ in 0..20 {
             calls.push(through.call().await);
         }
@@ -279,9 +283,9 @@ async fn d07_kubernetes_a_call_costs_at_most_half_more_than_a_round_trip() {
     let (calls, records, trips) = (p50(calls), p50(records), p50(trips));
     let factor = calls / trips;
     println!(
-        "a call p50 {calls:.0} µs, a bare round trip {trips:.0} µs: {factor:.2} (at most {FACTOR}); a recorded call {records:.0} µs"
+        "a call p50 {calls:.0} µs, a bare round trip {trips:.0} µs: {factor:.2} (at most {MAX_P50_RATIO}); a recorded call {records:.0} µs"
     );
-    assert!(factor <= FACTOR, "{factor:.2}");
+    assert!(factor <= MAX_P50_RATIO, "{factor:.2}");
 }
 
 #[tokio::test]
@@ -300,8 +304,8 @@ async fn d07_kubernetes_200_servers_that_do_nothing_cost_60_mib() {
     println!("{count} servers cost {cost:.1} MiB beside {before:.1} MiB; started in {took:?}");
     let pods = namespace.count("pods");
     drop(product);
-    // Whoever comes next finds a node that has time.
+    // Leaves an idle node for the next test.
     namespace.kubectl(&["delete", "pods", "--all", "--timeout=600s"]);
     assert_eq!(pods, count);
-    assert!(cost <= IDLE_MIB * count as f64 / 200.0, "{cost:.1} MiB");
+    assert!(cost <= MAX_IDLE_MIB * count as f64 / 200.0, "{cost:.1} MiB");
 }

@@ -1,4 +1,4 @@
-//! Pods of gateways that are lost: whoever starts the same server next ends them first.
+//! Pods of lost gateways: the next gateway that starts the same server ends them first.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use runtime::{Error, Fence, Fences, Instance, Runtime as _, Unit};
 use testkit::wait_for;
 use tokio::time::timeout;
 
-use crate::support::{LONG, Namespace, echo, sh};
+use crate::support::{Namespace, TEST_TIMEOUT, echo, sh};
 
-/// Ends with SIGKILL only.
-const STUBBORN: &str = "trap '' TERM HUP; cat";
+/// Exits only by SIGKILL.
+const STUBBORN_SCRIPT: &str = "trap '' TERM HUP; cat";
 
 fn fenced(id: &str, number: i64) -> Unit {
     let fence = Fence {
@@ -19,12 +19,12 @@ fn fenced(id: &str, number: i64) -> Unit {
     };
     Unit {
         fence: Some(fence),
-        ..sh(id, STUBBORN).unit()
+        ..sh(id, STUBBORN_SCRIPT).unit()
     }
 }
 
 async fn up(runtime: &Kubernetes, unit: Unit) -> Result<Instance, Error> {
-    let mut instance = timeout(2 * LONG, runtime.launch(unit))
+    let mut instance = timeout(2 * TEST_TIMEOUT, runtime.launch(unit))
         .await
         .expect("an end")?;
     assert_eq!(echo(&mut instance, "up").await.as_deref(), Some("up"));
@@ -39,7 +39,7 @@ async fn d03_on_kubernetes_an_older_fence_is_ended_before_a_newer_one_starts() {
     let old = up(&first, fenced("h1", 5)).await.expect("it starts");
     let new = up(&second, fenced("h1", 6)).await.expect("it starts");
     assert_eq!(namespace.count("pods"), 1);
-    timeout(LONG, old.handle.exited())
+    timeout(TEST_TIMEOUT, old.handle.exited())
         .await
         .expect("its gateway hears of its end");
     let error = up(&first, fenced("h1", 4))
@@ -48,7 +48,7 @@ async fn d03_on_kubernetes_an_older_fence_is_ended_before_a_newer_one_starts() {
         .to_string();
     assert!(error.contains("fence 6"), "{error}");
     assert!(new.handle.exit_status().is_none(), "it goes on");
-    // A gateway that cleans up after itself takes nothing of the other's along.
+    // A gateway that cleans up after itself removes nothing of the other one.
     assert_eq!(
         namespace
             .runtime_of("first", None, "next")
@@ -59,7 +59,7 @@ async fn d03_on_kubernetes_an_older_fence_is_ended_before_a_newer_one_starts() {
     );
     assert!(new.handle.exit_status().is_none(), "it goes on");
     drop((old, new));
-    wait_for("nothing left", LONG, async || {
+    wait_for("nothing left", TEST_TIMEOUT, async || {
         namespace.count("pods,secrets") == 0
     })
     .await;
@@ -80,7 +80,9 @@ async fn d03_on_kubernetes_what_lost_gateways_left_is_swept_by_its_fence() {
         numbers: BTreeSet::from([7, 9]),
     };
     assert_eq!(living.sweep_fenced(&ended).await.ok(), Some(1));
-    timeout(LONG, left.handle.exited()).await.expect("its end");
+    timeout(TEST_TIMEOUT, left.handle.exited())
+        .await
+        .expect("its end");
     assert!(right.handle.exit_status().is_none(), "its gateway lives");
     let found = living.fences(installation).await.expect("an answer");
     assert_eq!(found, BTreeSet::from([8]));

@@ -1,4 +1,4 @@
-//! Pods of a real cluster. They need one: `cargo xtask kubernetes -- cargo nextest run -p runtime --features kubernetes -E
+//! Pods of a real cluster. Needs one: `cargo xtask kubernetes -- cargo nextest run -p runtime --features kubernetes -E
 //! 'binary(kubernetes)'`.
 
 #![cfg(feature = "kubernetes")]

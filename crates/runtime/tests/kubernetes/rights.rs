@@ -1,4 +1,4 @@
-//! The rights of `examples/kubernetes/rbac.yaml` are enough, and with one of them less something fails.
+//! The permissions in `examples/kubernetes/rbac.yaml` are sufficient, and without any one of them something fails.
 
 use model::{Port, Reach};
 use runtime::Runtime as _;
@@ -10,15 +10,15 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::server::Server;
-use crate::support::{LONG, Namespace, echo, sh};
+use crate::support::{Namespace, TEST_TIMEOUT, echo, sh};
 
 const EXAMPLE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../examples/kubernetes/rbac.yaml"
 );
-/// What this cluster asks for with the other verb, or what is done without at a price: `watch` is a look every five seconds, and
-/// `events` say why a pod does not start.
-/// That they are missing is told beforehand.
+/// Permissions that this cluster checks with the other verb, or that only degrade operation when missing: without
+/// `watch`, pods are polled every five seconds, and without `events`, the reason why a pod does not start is unknown.
+/// Missing ones are reported at the start.
 const NOT_MISSED: [&str; 5] = [
     "create pods/attach",
     "create pods/exec",
@@ -27,7 +27,7 @@ const NOT_MISSED: [&str; 5] = [
     "watch pods",
 ];
 
-/// The rules of the example's role.
+/// The rules of the role in the example.
 fn rules(namespace: &Namespace) -> Vec<Value> {
     let objects = namespace.kubectl(&[
         "create",
@@ -36,14 +36,14 @@ fn rules(namespace: &Namespace) -> Vec<Value> {
         "--filename",
         EXAMPLE,
     ]);
-    // One object after the other.
+    // The output contains one object after another.
     let mut objects = serde_json::Deserializer::from_str(&objects).into_iter::<Value>();
     let role = objects.find_map(|object| object.ok().filter(|object| object["kind"] == "Role"));
     let role = role.expect("the example has a role");
     role["rules"].as_array().expect("rules").clone()
 }
 
-/// Every right: the verb and the resource, and the rules without it.
+/// Every permission as verb and resource, with the rules that remain without it.
 fn each_less(rules: &[Value]) -> Vec<(String, Vec<Value>)> {
     let mut all = Vec::new();
     for (at, rule) in rules.iter().enumerate() {
@@ -78,11 +78,11 @@ fn each_less(rules: &[Value]) -> Vec<(String, Vec<Value>)> {
     all
 }
 
-/// Everything that is done with a cluster, on two servers; what does not work.
+/// Uses every operation on a cluster, with two servers. Returns what fails.
 async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> Result<(), String> {
     let told = |error: runtime::Error| error.to_string();
     let launch = async |runtime: &Kubernetes, server: Server| {
-        let launched = timeout(LONG, runtime.launch(server.unit())).await;
+        let launched = timeout(TEST_TIMEOUT, runtime.launch(server.unit())).await;
         launched.map_or_else(
             |_| Err("it does not start".to_owned()),
             |it| it.map_err(told),
@@ -93,16 +93,16 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
     server.sandbox.volumes = vec!["/data".to_owned()];
     let mut instance = launch(first, server.clone()).await?;
     if echo(&mut instance, "hello").await.as_deref() != Some("hello") {
-        return Err("it does not answer".to_owned());
+        return Err("it does not respond".to_owned());
     }
     if !instance.handle.stderr_tail().contains("early") {
         return Err("what it wrote first is lost".to_owned());
     }
     if instance.handle.usage().await.is_none() {
-        return Err("what it uses is not known".to_owned());
+        return Err("its resource usage is unknown".to_owned());
     }
     instance.handle.kill_now();
-    timeout(LONG, instance.handle.exited())
+    timeout(TEST_TIMEOUT, instance.handle.exited())
         .await
         .expect("an end");
 
@@ -117,8 +117,8 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
     let instance = launch(first, listening).await?;
     let address = instance.ports[&8080];
     let mut said = String::new();
-    let reached = timeout(LONG / 4, async {
-        // It may not listen yet.
+    let reached = timeout(TEST_TIMEOUT / 4, async {
+        // The server may not listen yet.
         while !said.contains("hello") {
             let mut stream = TcpStream::connect(address).await?;
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
@@ -127,14 +127,14 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
         std::io::Result::Ok(())
     });
     if !matches!(reached.await, Ok(Ok(()))) {
-        return Err("its port is not reached".to_owned());
+        return Err("its port cannot be reached".to_owned());
     }
-    // What a run leaves behind, the next one sweeps away.
+    // The next run sweeps what a run leaves behind.
     let swept = next.sweep().await.map_err(told)?;
     if swept != 1 {
         return Err(format!("{swept} were swept instead of 1"));
     }
-    timeout(LONG, instance.handle.exited())
+    timeout(TEST_TIMEOUT, instance.handle.exited())
         .await
         .expect("an end");
     next.volumes_remove("one", None).await.map_err(told)?;
@@ -158,9 +158,9 @@ async fn d07_kubernetes_the_rights_of_the_example_are_enough_and_each_is_needed(
     let (first, next) = runtimes(0);
     first.probe().await.expect("all that is needed");
     life(&namespace, &first, &next).await.expect("a life");
-    // The deletion of what hangs on something else takes its time.
+    // Dependent objects are deleted some time later.
     let nothing = async || {
-        wait_for("nothing left", LONG, async || {
+        wait_for("nothing left", TEST_TIMEOUT, async || {
             let all = "pods,secrets,networkpolicies,persistentvolumeclaims";
             namespace.count(all) == 0
         })
@@ -178,9 +178,9 @@ async fn d07_kubernetes_the_rights_of_the_example_are_enough_and_each_is_needed(
         };
         namespace.apply(&role(&less));
         let (first, next) = runtimes(round + 1);
-        // The authorizer hears of it a moment later.
+        // The authorizer applies the change some time later.
         let mut why = String::new();
-        wait_for("a right to be gone", LONG, async || {
+        wait_for("a right to be gone", TEST_TIMEOUT, async || {
             match first.probe().await {
                 Ok(_) => false,
                 Err(error) => {
@@ -191,7 +191,7 @@ async fn d07_kubernetes_the_rights_of_the_example_are_enough_and_each_is_needed(
         })
         .await;
         assert!(
-            why.contains(&format!("no leave to {right} in")),
+            why.contains(&format!("not permitted to {right} in")),
             "{right}: {why}"
         );
         let lived = life(&namespace, &first, &next).await;
@@ -199,15 +199,15 @@ async fn d07_kubernetes_the_rights_of_the_example_are_enough_and_each_is_needed(
         if lived.is_ok() && !NOT_MISSED.contains(&right.as_str()) {
             needless.push(right);
         }
-        // With everything again it can be cleared away.
+        // With all permissions again, everything can be removed.
         namespace.apply(&role(&rules));
-        wait_for("the right to be back", LONG, async || {
+        wait_for("the right to be back", TEST_TIMEOUT, async || {
             first.probe().await.is_ok()
         })
         .await;
         drop(first);
-        wait_for("an end", LONG, async || {
-            let swept = timeout(LONG / 4, runtimes(999).0.sweep()).await;
+        wait_for("an end", TEST_TIMEOUT, async || {
+            let swept = timeout(TEST_TIMEOUT / 4, runtimes(999).0.sweep()).await;
             matches!(swept, Ok(Ok(0)))
         })
         .await;

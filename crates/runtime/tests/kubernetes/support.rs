@@ -1,4 +1,4 @@
-//! What the tests have in common: a namespace of their own, and eyes for the cluster.
+//! Shared test support: a separate namespace, and functions for inspecting the cluster.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,8 +21,8 @@ use tokio::time::timeout;
 use crate::server::Server;
 
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
-/// Nothing here takes that long unless it is broken.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Timeout for everything that should complete quickly.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn config() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| {
@@ -39,7 +39,7 @@ fn kubectl(args: &[&str]) -> Command {
     kubectl
 }
 
-/// A namespace of the cluster, which goes with this.
+/// A namespace of the cluster. Dropping it deletes the namespace.
 pub(crate) struct Namespace {
     pub(crate) name: String,
     dir: tempfile::TempDir,
@@ -52,8 +52,8 @@ impl Namespace {
         let namespace = Self { name, dir };
         let made = kubectl(&["create", "namespace", &namespace.name]).status();
         assert!(made.unwrap().success());
-        // A pod is refused before.
-        wait_for("the default account", LONG, async || {
+        // Before that, pods are rejected.
+        wait_for("the default account", TEST_TIMEOUT, async || {
             namespace
                 .try_kubectl(&["get", "serviceaccount", "default"])
                 .is_ok()
@@ -74,7 +74,7 @@ impl Namespace {
         }
     }
 
-    /// The cluster's own client, in this namespace.
+    /// Runs kubectl in this namespace.
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         self.try_kubectl(args)
             .unwrap_or_else(|why| panic!("kubectl {args:?}: {why}"))
@@ -86,7 +86,7 @@ impl Namespace {
         self.kubectl(&["apply", "--filename", file.to_str().unwrap()]);
     }
 
-    /// How many objects there are of these kinds, which were made by Toolwharf.
+    /// The number of objects of these kinds that Toolwharf created.
     pub(crate) fn count(&self, kinds: &str) -> usize {
         let selector = "--selector=app.kubernetes.io/managed-by=toolwharf";
         self.kubectl(&["get", kinds, "--output=name", selector])
@@ -94,11 +94,11 @@ impl Namespace {
             .count()
     }
 
-    /// A kubeconfig of a service account.
+    /// Returns a kubeconfig for a service account.
     pub(crate) async fn account(&self, name: &str) -> PathBuf {
         let jsonpath = "--output=jsonpath={.secrets[0].name}";
         let mut secret = String::new();
-        wait_for("the token of an account", LONG, async || {
+        wait_for("the token of an account", TEST_TIMEOUT, async || {
             secret = self.kubectl(&["get", "serviceaccount", name, jsonpath]);
             !secret.is_empty()
         })
@@ -122,12 +122,12 @@ impl Namespace {
         own
     }
 
-    /// A runtime that works in this namespace, as one run of an installation.
+    /// A runtime that uses this namespace, as one run of an installation.
     pub(crate) fn runtime(&self, kubeconfig: Option<PathBuf>, run: &str) -> Kubernetes {
         self.runtime_of("test", kubeconfig, run)
     }
 
-    /// The same of this installation.
+    /// The same, for another installation.
     pub(crate) fn runtime_of(
         &self,
         install: &str,
@@ -157,7 +157,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A shell's script as a server.
+/// A server that runs a shell script.
 pub(crate) fn sh(id: &str, script: &str) -> Server {
     let program = Program::Image {
         image: "toolwharf-test/busybox:1".to_owned(),
@@ -166,7 +166,7 @@ pub(crate) fn sh(id: &str, script: &str) -> Server {
     Server::new(id, program)
 }
 
-/// Sends a line; the answer, if there is one in time.
+/// Sends a line. Returns the response, if it arrives in time.
 pub(crate) async fn echo(instance: &mut Instance, line: &str) -> Option<String> {
     let stdio = instance.stdio.as_mut().expect("it has streams");
     let mut said = vec![0; line.len() + 1];
@@ -178,6 +178,6 @@ pub(crate) async fn echo(instance: &mut Instance, line: &str) -> Option<String> 
             .ok()?;
         stdio.stdout.read_exact(&mut said).await.ok()
     };
-    timeout(LONG / 4, asking).await.ok()??;
+    timeout(TEST_TIMEOUT / 4, asking).await.ok()??;
     Some(String::from_utf8_lossy(&said).trim_end().to_owned())
 }

@@ -1,14 +1,14 @@
-//! Each way that npm and uv know to run something of a package.
+//! Every way in which npm and uv can be made to run code of a package.
 
 use std::process::Command;
 use std::thread;
 
 use crate::ground::{Ground, How, files};
 
-/// Older versions of npm have no option against dependencies that are not in a registry.
+/// Older versions of npm have no option against dependencies outside of a registry.
 const PLAIN_NPM: &str = "#!/bin/sh\nexec /usr/bin/npm \"$@\"\n";
 
-/// Installs each, and compares how that ended; a few at a time.
+/// Installs each package and compares the result, a few at a time.
 fn check(ground: &Ground, by: &str, how: How<'_>, attacks: &[(&str, &str)]) {
     for some in attacks.chunks(4) {
         thread::scope(|scope| {
@@ -24,7 +24,7 @@ fn check(ground: &Ground, by: &str, how: How<'_>, attacks: &[(&str, &str)]) {
                         .into_iter()
                         .find(|file| file.ends_with("ran"));
                     assert_eq!(ran, None, "{package} ran something");
-                    // Half an installation is none.
+                    // No incomplete installation is left.
                     let left = files(&folder).len();
                     assert!(!is_error || left <= 3, "{package}: {:?}", files(&folder));
                 });
@@ -123,7 +123,7 @@ fn u03_a_version_of_npm_without_such_options_runs_nothing_either() {
     );
 }
 
-/// Without a sandbox, npm would: this is how it treats such a package.
+/// Shows that the attack works: without a sandbox, npm runs code of such a package.
 #[test]
 fn u03_the_attack_by_a_repository_is_one() {
     let ground = Ground::new();

@@ -1,4 +1,4 @@
-//! What an installation may use, and what it does not begin without.
+//! Limits of an installation, and its preconditions.
 
 use std::process::Command;
 
@@ -42,7 +42,7 @@ fn u03_an_installation_that_grows_too_large_is_ended() {
         }
         let left = files(&ground.path(package).join("packages"));
         assert!(left.len() <= 3, "{left:?}");
-        // It is the bound, and not the package.
+        // It fails because of the bound, not because of the package.
         let found = ground.install(package, &[by, package], How::default());
         assert!(found.starts_with("installed 1.0"), "{found}");
     }
@@ -55,7 +55,7 @@ fn u03_without_bubblewrap_nothing_is_installed() {
         let command = ground.command(package, &[by, package], How::default());
         let at = ground.path(&format!("{package}-view"));
         let at = at.display();
-        // A view of this machine in which nobody has installed it.
+        // A view of this machine without bubblewrap.
         let script = format!(
             "mkdir -p {at}/upper {at}/work && mknod {at}/upper/bwrap c 0 0 && \
              mount -t overlay -o lowerdir=/usr/bin,upperdir={at}/upper,workdir={at}/work none /usr/bin && exec \"$@\""

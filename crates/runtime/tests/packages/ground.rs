@@ -14,12 +14,12 @@ const REGISTRY: &str = include_str!("registry.py");
 /// An ordinary user.
 const NOBODY: u32 = 65_534;
 
-/// Who installs, and how.
+/// How to install.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How<'a> {
     /// As an ordinary user.
     pub(crate) rootless: bool,
-    /// A script that stands before npm, which then is none whose options are known.
+    /// A script that replaces npm. Its options are then unknown.
     pub(crate) npm: Option<&'a str>,
     pub(crate) env: &'a [(&'a str, &'a str)],
 }
@@ -28,7 +28,7 @@ pub(crate) struct Ground {
     folder: TempDir,
     registry: Child,
     pub(crate) port: u16,
-    /// A port of this machine's loopback that no registry is configured for.
+    /// A port on loopback that is not configured for any registry.
     pub(crate) other: TcpListener,
 }
 
@@ -46,7 +46,8 @@ impl Ground {
         )
         .unwrap();
         fs::write(at.join("home/secret"), "hunter2").unwrap();
-        // Of the tools of this test only uv; beside it may be a Python of an environment of its own.
+        // The folder contains uv only, because other tools may be next to it, such as the Python of its own
+        // environment.
         symlink(uv(), at.join("bin/uv")).unwrap();
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut registry = Command::new("/usr/bin/python3")
@@ -73,12 +74,12 @@ impl Ground {
         self.folder.path().join(name)
     }
 
-    /// Whether anything ran outside.
+    /// Returns whether any attack ran outside the sandbox.
     pub(crate) fn marked(&self) -> bool {
         self.path("marker").exists()
     }
 
-    /// The command that installs into a folder of its own.
+    /// The command that installs into a separate folder.
     pub(crate) fn command(&self, to: &str, line: &[&str], how: How<'_>) -> Command {
         let to = self.path(to);
         fs::create_dir_all(&to).unwrap();
@@ -115,7 +116,7 @@ impl Ground {
         command
     }
 
-    /// Installs; what came of it.
+    /// Installs, and returns the result.
     pub(crate) fn install(&self, to: &str, line: &[&str], how: How<'_>) -> String {
         let output = self.command(to, line, how).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -143,7 +144,7 @@ fn uv() -> PathBuf {
     found.unwrap_or_else(|why| panic!("{}: {why}; run: cargo xtask setup", uv.display()))
 }
 
-/// All files below a folder, as paths in it.
+/// All files below a folder, as relative paths.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,11 +1,11 @@
-//! What npm and uv find in the sandbox that they install in.
+//! Checks what npm and uv find in their installation sandbox.
 
 use std::fs;
 use std::path::Path;
 
 use crate::ground::{Ground, How, files};
 
-/// Takes the place of npm: looks around, then does what npm does. What it finds is left in the package.
+/// Replaces npm: does the same as npm, then stores what it finds around it in the package.
 const PROBE: &str = r#"#!/bin/sh
 /usr/bin/npm "$@" || exit 1
 [ "$1" = ci ] || exit 0
@@ -102,7 +102,7 @@ fn u03_an_installer_of_an_ordinary_user_has_none_either() {
     check(true);
 }
 
-/// A registry that only a proxy leads to, as in a company's network.
+/// A registry that is reachable only through a proxy, as in a company network.
 #[test]
 fn u03_installations_go_through_the_proxies_that_are_configured() {
     let ground = Ground::new();
@@ -164,7 +164,7 @@ fn u03_uv_gets_pythons_from_their_configured_source() {
     );
 }
 
-/// What is published is this process's own, and has no copy of a file of settings.
+/// A published package belongs to the user of this process, and contains no copy of a configuration file.
 #[test]
 fn u03_an_installed_package_has_nothing_of_the_installer() {
     use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! Whatever ends a server, nothing is left of it.
+//! However a server ends, nothing of it is left.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,11 +11,11 @@ use runtime::Runtime as _;
 use tokio::time::{Instant, timeout};
 
 use crate::ground::{Ground, bubblewrap, line, options, read, running, say, sh};
-use crate::support::{LONG, VICTIM, children, descriptors, marked, wait_for};
+use crate::support::{TEST_TIMEOUT, VICTIM, children, descriptors, marked, wait_for};
 use testkit::soak;
 
-/// Leaves daemons behind in sessions of their own, one without the marker.
-const DAEMONS: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 & setsid setsid sh -c 'trap \"\" TERM; sleep 1000; :' & sleep 1000 &";
+/// Leaves daemons behind in new sessions, one without the marker.
+const DAEMONS_SCRIPT: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 & setsid setsid sh -c 'trap \"\" TERM; sleep 1000; :' & sleep 1000 &";
 
 #[tokio::test]
 async fn a_stop_lets_it_save_its_data() {
@@ -25,7 +25,7 @@ async fn a_stop_lets_it_save_its_data() {
     server.sandbox.volumes = vec!["/data".into()];
     let mut instance = ground.launch(server.clone()).await.unwrap();
     assert_eq!(line(&mut instance).await, "up");
-    let exit = instance.handle.stop(LONG).await;
+    let exit = instance.handle.stop(TEST_TIMEOUT).await;
     assert_eq!(exit.code, Some(5), "{exit}");
     server.program = sh("cat /data/file").program;
     assert_eq!(ground.run(server).await.0, "saved\n");
@@ -52,7 +52,7 @@ async fn daemons_end_with_the_server() {
     let ground = Ground::new();
     for end in ["exit 4", "read line; exit 4"] {
         let mut instance = ground
-            .launch(sh(&format!("{DAEMONS} echo up; {end}")))
+            .launch(sh(&format!("{DAEMONS_SCRIPT} echo up; {end}")))
             .await
             .unwrap();
         assert_eq!(line(&mut instance).await, "up");
@@ -61,7 +61,9 @@ async fn daemons_end_with_the_server() {
             assert!(pids.len() >= 6, "{pids:?}");
             say(&mut instance, "end\n").await;
         }
-        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         assert_eq!(exit.code, Some(4));
         assert_eq!(ground.left(), [] as [PathBuf; 0]);
         assert_eq!(marked(ground.spawner.run_id()), [] as [u32; 0]);
@@ -76,14 +78,14 @@ async fn what_is_dropped_is_gone() {
     let ground = Ground::new();
     for _ in 0..3 {
         let mut instance = ground
-            .launch(sh(&format!("{DAEMONS} echo up; wait")))
+            .launch(sh(&format!("{DAEMONS_SCRIPT} echo up; wait")))
             .await
             .unwrap();
         assert_eq!(line(&mut instance).await, "up");
         drop(instance);
         wait_for("its end", || ground.left().is_empty()).await;
     }
-    // A launch that nobody waits for any more.
+    // A cancelled launch.
     for millis in [0, 5, 10, 20, 40, 80] {
         let launch = ground.launch(sh("sleep 1000"));
         let _ = timeout(Duration::from_millis(millis), launch).await;
@@ -91,7 +93,7 @@ async fn what_is_dropped_is_gone() {
     }
 }
 
-/// Ten thousand of them where time is no matter (`cargo xtask soak`).
+/// Ten thousand of them if there is time (`cargo xtask soak`).
 #[tokio::test]
 async fn many_leave_no_zombie_no_descriptor_and_no_group() {
     let ground = Ground::new();
@@ -126,7 +128,7 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
             &ground.install,
             ground.directory.path().to_str().unwrap(),
             "3",
-            DAEMONS,
+            DAEMONS_SCRIPT,
         ])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -151,7 +153,7 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
     assert_eq!(marked(run), [] as [u32; 0]);
     assert!(
         !ground.left().is_empty(),
-        "groups and mounts have nobody to remove them"
+        "no process is left to remove groups and mounts"
     );
 
     let mine = ground.run_kept().await;
@@ -167,17 +169,17 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
     assert_eq!(mine.handle.exit_status(), None);
     assert_eq!(ground.sandbox.sweep().await.unwrap(), 0);
     mine.handle.kill_now();
-    timeout(LONG, mine.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, mine.handle.exited()).await.unwrap();
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 
     assert_eq!(
         stranger.handle.exit_status(),
         None,
-        "another installation is not ours to sweep"
+        "another installation must not be swept"
     );
     say(&mut stranger, "end\n").await;
     assert!(
-        timeout(LONG, stranger.handle.exited())
+        timeout(TEST_TIMEOUT, stranger.handle.exited())
             .await
             .unwrap()
             .success()
@@ -194,7 +196,7 @@ impl Ground {
     }
 }
 
-/// What is in this installation's groups.
+/// The processes in this installation's groups.
 fn groups(ground: &Ground) -> Vec<u32> {
     let mut pids: Vec<u32> = ground
         .left()
@@ -211,7 +213,7 @@ fn groups(ground: &Ground) -> Vec<u32> {
     pids
 }
 
-/// As after an upgrade: the file of the program that runs is gone.
+/// As after an upgrade: the file of the running program is gone.
 #[tokio::test]
 async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     let ground = Ground::new();
@@ -224,11 +226,16 @@ async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     let sandbox = bubblewrap(&ground.spawner, options);
     for _ in 0..2 {
         let unit = running("/bin/sh", &["-c", "echo up"]).unit();
-        let mut instance = timeout(LONG, sandbox.launch(unit)).await.unwrap().unwrap();
+        let mut instance = timeout(TEST_TIMEOUT, sandbox.launch(unit))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(read(&mut instance).await, "up\n");
-        timeout(LONG, instance.handle.exited()).await.unwrap();
+        timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
     }
-    // The next run has no use for the copy.
+    // The next run does not need the copy.
     let copies = || {
         let state = fs::read_dir(ground.directory.path().join("state")).unwrap();
         let names = state.map(|entry| entry.unwrap().file_name());

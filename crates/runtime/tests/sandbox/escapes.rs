@@ -1,9 +1,10 @@
-//! Attempts to see or write files of the host from inside, for a table of layouts, as root and as an ordinary user.
+//! Attempts to see or write host files from inside, for a table of layouts, as root and as an ordinary user.
 //!
-//! Each layout is a home directory with a program in it, a data directory and a configuration directory. The server looks at every
-//! file that it can find. All of Toolwharf's own files, and the person's secrets, have [`SECRET`] in them: it must not find that. What it
-//! finds is compared with the list that the sandbox gives. All of this happens in a mount namespace of the test's own with shared
-//! propagation, as systemd makes it, and something is mounted below the shown folders while the server runs.
+//! Each layout is a home directory with a program in it, a data directory and a configuration directory. The server
+//! examines every file that it can find. All of Toolwharf's own files and the user's secrets contain [`SECRET`], which
+//! the server must not find. What it finds is compared with the list of visible files. Everything happens in a separate
+//! mount namespace with shared propagation, as systemd creates it. While the server runs, something is mounted below
+//! the shown folders.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +63,7 @@ core = __import__("resource").getrlimit(4)
 print(json.dumps({"found": found, "readable": readable, "secrets": secrets, "writable": writable, "core": core}))
 "#;
 
-/// What is in every home, besides the program. `*` has the secret in it.
+/// Files in every home directory, besides the program. `*` marks those with the secret.
 const HOME: [&str; 12] = [
     ".ssh/id_ed25519*",
     ".netrc*",
@@ -80,12 +81,12 @@ const HOME: [&str; 12] = [
 
 struct Layout {
     name: &'static str,
-    /// `@` is the home directory, `PROBE` the server's script; its file is made.
+    /// `@` is the home directory. `PROBE` is the server's script, whose file is created.
     command: &'static [&'static str],
     data: &'static str,
     config: &'static str,
     more: Value,
-    /// Files that are shown with a secret in them, since the entry asks for that.
+    /// Files with a secret that are shown because the entry requests that.
     asked: &'static [&'static str],
 }
 
@@ -244,7 +245,7 @@ impl Home {
     fn put(&self, path: &Path, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
-        // So readable that nothing but the sandbox protects it.
+        // Accessible to everyone, so that only the sandbox protects it.
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -264,7 +265,8 @@ struct Seen {
     lines: String,
 }
 
-/// Runs a layout's server after `before`, a shell script, mounts something below `late` while it runs, and lets it look.
+/// Runs `before`, a shell script, then a layout's server. While it runs, mounts something below `late`, and lets the
+/// server look.
 fn run(
     layout: &Layout,
     home: &Home,
@@ -277,7 +279,7 @@ fn run(
     let command: Vec<_> = layout.command.iter().map(|word| home.text(word)).collect();
     spec["command"] = json!(command);
     spec["own"] = json!([home.path(layout.data), home.path(layout.config)]);
-    // Private first: nothing of this reaches the host's mounts.
+    // Private first, so that nothing propagates to the host's mounts.
     let script = format!(
         "{before} && mount --make-rshared / && exec setpriv --reuid={user} --regid={user} --clear-groups \"$@\""
     );
@@ -338,7 +340,7 @@ fn texts(value: &Value) -> BTreeSet<PathBuf> {
 }
 
 impl Seen {
-    /// The innermost entry of the list that a path is below.
+    /// The innermost entry of the list that contains a path.
     fn entry(&self, path: &Path) -> Option<&Value> {
         let holds = |one: &&Value| path.starts_with(one["path"].as_str().unwrap());
         let all = self.visible.iter().filter(holds);
@@ -362,11 +364,11 @@ impl Seen {
             let hidden = entry
                 .map(|entry| texts(&entry["hidden"]))
                 .unwrap_or_default();
-            // In a writable mount an empty folder is in the place of what is hidden.
+            // In a writable mount, an empty folder covers what is hidden.
             let is_mask =
                 entry.is_some_and(|entry| entry["write"] == true) && hidden.contains(path);
             let is_hidden = !is_mask && hidden.iter().any(|hidden| path.starts_with(hidden));
-            // Folders that only lead to something, and links of the system's.
+            // Parent folders of visible paths, and links of the system.
             let is_listed = entry.is_some() && !is_hidden
                 || is_frame(path)
                 || path.parent() == Some(Path::new("/"));
@@ -411,7 +413,7 @@ impl Seen {
                     "{name}: {}",
                     inside.display()
                 );
-                // As root's, the server is a user of its own, whom permissions keep out.
+                // With root, the server runs as a separate user, to which permissions apply.
                 if user != 0 && entry["write"] == true && there.is_dir() && !is_hidden {
                     assert!(writable.contains(&inside), "{name}: {}", inside.display());
                 }
@@ -420,7 +422,7 @@ impl Seen {
     }
 }
 
-/// A folder, and all that is in it.
+/// A folder, and everything in it.
 fn below(path: &Path) -> Vec<PathBuf> {
     let mut all = vec![path.to_owned()];
     if path.is_dir() && !path.is_symlink() {
@@ -480,7 +482,7 @@ fn what_is_mounted_later_on_the_host_is_not_there() {
         let late = ["proj/src", "proj", "other/app"].map(|folder| home.at.join(folder));
         let seen = run(&layout, &home, user, "true", &late).unwrap();
         let found = texts(&seen.probe["found"]);
-        // The folders that were there, not what was put over them.
+        // The folders that existed, not what was mounted over them.
         for kept in ["proj/src/helper.py", "proj/pyproject.toml"] {
             assert!(
                 found.contains(&home.at.join(kept)),
@@ -498,7 +500,7 @@ fn what_is_mounted_later_on_the_host_is_not_there() {
     }
 }
 
-/// Layers of containers, and file systems that this user cannot look into.
+/// Container layers, and file systems that this user cannot look into.
 #[test]
 fn mounts_that_are_there_already_are_read_only_and_no_obstacle() {
     for user in users() {

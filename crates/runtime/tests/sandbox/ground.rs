@@ -1,4 +1,4 @@
-//! A sandbox with an installation of its own, and eyes for what is left of it.
+//! A sandbox with a separate installation, and functions for finding what is left of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::server::Server;
-use crate::support::{LONG, VICTIM, spawner};
+use crate::support::{TEST_TIMEOUT, VICTIM, spawner};
 
-/// A sandbox with an installation of its own.
 pub(crate) struct Ground {
     pub(crate) sandbox: Bubblewrap,
     pub(crate) spawner: Spawner,
@@ -53,7 +52,7 @@ impl Ground {
     }
 
     pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
-        timeout(LONG, self.sandbox.launch(server.unit()))
+        timeout(TEST_TIMEOUT, self.sandbox.launch(server.unit()))
             .await
             .unwrap()
     }
@@ -61,11 +60,13 @@ impl Ground {
     pub(crate) async fn run(&self, server: Server) -> (String, Instance) {
         let mut instance = self.launch(server).await.unwrap();
         let text = read(&mut instance).await;
-        timeout(LONG, instance.handle.exited()).await.unwrap();
+        timeout(TEST_TIMEOUT, instance.handle.exited())
+            .await
+            .unwrap();
         (text, instance)
     }
 
-    /// Where this installation's groups are: in each hierarchy, or in the only one.
+    /// The paths of this installation's groups: in each hierarchy, or in the only one.
     fn groups(&self) -> Vec<PathBuf> {
         let root = Path::new("/sys/fs/cgroup");
         let mut hierarchies = vec![root.to_owned()];
@@ -75,7 +76,7 @@ impl Ground {
         hierarchies.into_iter().map(ours).collect()
     }
 
-    /// What of this installation is left in control groups and mounts.
+    /// Control groups and mounts that are left of this installation.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let mut left = Vec::new();
         for ours in self.groups() {
@@ -151,7 +152,7 @@ pub(crate) fn python(script: &str) -> Server {
 pub(crate) async fn read(instance: &mut Instance) -> String {
     let mut text = String::new();
     let stdout = &mut instance.stdio.as_mut().unwrap().stdout;
-    timeout(LONG, stdout.read_to_string(&mut text))
+    timeout(TEST_TIMEOUT, stdout.read_to_string(&mut text))
         .await
         .unwrap()
         .unwrap();
@@ -169,7 +170,7 @@ pub(crate) async fn line(instance: &mut Instance) -> String {
             }
         }
     };
-    timeout(LONG, reading).await.unwrap();
+    timeout(TEST_TIMEOUT, reading).await.unwrap();
     String::from_utf8(line).unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! What a server sees of the host, and may do to it.
+//! Checks what a server sees of the host, and what it can do to it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -26,7 +26,7 @@ async fn h03_variables_are_in_that_process_only() {
     let mut first = sh("env; echo up; read line");
     first.sandbox.id = "first".into();
     first.env = BTreeMap::from([("API_KEY".into(), value.clone())]);
-    // A program that ran outside of the sandbox with this would not even start.
+    // A program outside the sandbox would not even start with this variable.
     first.env.insert("LD_PRELOAD".into(), String::new());
     let mut first = ground.launch(first).await.unwrap();
     let mut seen = Vec::new();
@@ -132,7 +132,7 @@ print(wrong, fds, socket.gethostname())
     }
 }
 
-/// What kernels were attacked through is not there to be called; what programs need is.
+/// Calls through which kernels were attacked are not available. Calls that programs need are.
 #[tokio::test]
 async fn system_calls_are_filtered() {
     let ground = Ground::new();
@@ -187,7 +187,7 @@ async fn what_the_command_names_is_there() {
     fs::set_permissions(&tool, Permissions::from_mode(0o755)).unwrap();
     let link = ground.directory.path().join("link");
     std::os::unix::fs::symlink(&tool, &link).unwrap();
-    // Whatever `python3` is here: of the system, or a version manager's in somebody's home.
+    // Whatever `python3` is here: from the system, or from a version manager in a home directory.
     let (text, instance) = ground.run(running(link.to_str().unwrap(), &[])).await;
     assert_eq!(text, "from a script\n", "{}", instance.handle.stderr_tail());
 }
@@ -195,7 +195,7 @@ async fn what_the_command_names_is_there() {
 #[tokio::test]
 async fn what_it_is_shown_never_holds_the_data_of_others() {
     let ground = Ground::new();
-    // Around it is a project as far as anybody can tell, and everybody's volumes.
+    // By its content, the folder around it is a project. It also contains the volumes of all servers.
     let directory = ground.directory.path();
     let main = directory.join("node_modules/main.js");
     fs::create_dir(main.parent().unwrap()).unwrap();
@@ -290,7 +290,7 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
         h.sandbox.network = model::Network::Allow(vec!["a/b".into()])
     })
     .await;
-    // It is found, may be executed, and is no program.
+    // It is found and may be executed, but is not a program.
     let broken = ground.directory.path().join("broken");
     fs::write(&broken, "#!/no/interpreter\n").unwrap();
     fs::set_permissions(&broken, Permissions::from_mode(0o755)).unwrap();

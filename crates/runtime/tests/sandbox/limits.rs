@@ -1,4 +1,4 @@
-//! Limits are enforced, by the kernel, on what tries to get around them.
+//! The kernel enforces limits on programs that try to exceed them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use runtime::{Error, Runtime as _};
 use tokio::time::{Instant, timeout};
 
 use crate::ground::{Ground, line, python, read, row, say, sh};
-use crate::support::{LONG, wait_for};
+use crate::support::{TEST_TIMEOUT, wait_for};
 
 const MIB: u64 = 1 << 20;
 
@@ -45,7 +45,9 @@ async fn h16_defaults_are_enforced() {
     let usage = instance.handle.usage().await.unwrap();
     assert!(usage.pids >= 3 && usage.memory_peak > 0, "{usage:?}");
     drop(instance.stdio.take());
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(
         exit.code,
         Some(1),
@@ -62,7 +64,9 @@ async fn h17_a_memory_hog_is_killed_and_that_is_what_is_said() {
     let mut hog = python("b = []\nwhile True: b.append(bytearray(1 << 20))");
     hog.sandbox.limits.memory = 64 * MIB;
     let instance = ground.launch(hog).await.unwrap();
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert!(
         exit.out_of_memory,
         "{exit} {}",
@@ -93,7 +97,9 @@ sys.exit(3)
         "{usage:?}"
     );
     say(&mut instance, "end\n").await;
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(exit.to_string(), "exit code 3");
 }
 
@@ -133,12 +139,14 @@ sys.stdin.readline()
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "20 no more");
     assert_eq!(instance.handle.usage().await.unwrap().pids, 22);
-    // Another one has its own count.
+    // Another server has a separate count.
     let mut other = sh("true & wait; echo fine");
     other.sandbox.id = "other".into();
     assert_eq!(ground.run(other).await.0, "fine\n");
     instance.handle.kill_now();
-    timeout(LONG, instance.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 
@@ -157,13 +165,15 @@ while True:
     bomb.sandbox.limits.pids = 20;
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "lit");
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert!(exit.fork_bomb && !exit.out_of_memory, "{exit}");
     assert!(exit.to_string().contains("(fork bomb: "), "{exit}");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 
-const FILL: &str = r#"
+const FILL_SCRIPT: &str = r#"
 import sys, os
 total = 0
 for number, path in enumerate(sys.argv[1:]):
@@ -177,7 +187,7 @@ print(total)
 #[tokio::test]
 async fn a_disk_filler_gets_an_error_on_scratch() {
     let ground = Ground::new();
-    let mut filler = python(FILL);
+    let mut filler = python(FILL_SCRIPT);
     let model::Program::Command { args, .. } = &mut filler.program else {
         panic!("it is a command");
     };
@@ -196,7 +206,7 @@ async fn a_disk_filler_gets_an_error_on_scratch() {
 #[tokio::test]
 async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
     let ground = Ground::new();
-    let mut filler = python(FILL);
+    let mut filler = python(FILL_SCRIPT);
     filler.sandbox.volumes = vec!["/data".into(), "/cache/deep".into()];
     let model::Program::Command { args, .. } = &mut filler.program else {
         panic!("it is a command");
@@ -240,9 +250,9 @@ async fn a_burner_has_its_share_of_the_processors() {
     assert_eq!(line(&mut instance).await, "up");
     let first = instance.handle.usage().await.unwrap().cpu;
     let begun = Instant::now();
-    // The window is as long as it takes to use one second of processor time.
+    // The window lasts as long as it takes to use one second of processor time.
     let mut last = first;
-    let deadline = begun + LONG;
+    let deadline = begun + TEST_TIMEOUT;
     while last < first + Duration::from_secs(1) {
         assert!(Instant::now() < deadline, "it uses {last:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -302,11 +312,11 @@ async fn h19_a_volume_survives_restarts() {
     );
     let size = |text: &str| text.lines().last().unwrap().trim().parse::<u64>().unwrap() * 1024;
     assert!(size(&text) <= 32 * MIB);
-    // Of a server of another name it is none of the business.
+    // A server with another name does not see it.
     let mut other = with("ls /data", 32 * MIB);
     other.sandbox.id = "other".into();
     assert_eq!(ground.run(other).await.0, "");
-    // Larger, and smaller.
+    // A larger limit, and a smaller one.
     for disk in [80 * MIB, 24 * MIB] {
         let (text, instance) = ground.run(with(show, disk)).await;
         assert!(text.starts_with("kept\n"), "{text}");
@@ -341,10 +351,10 @@ async fn an_instance_that_ends_takes_no_volume_from_the_next() {
     assert_eq!(line(&mut new).await, "up");
     say(&mut old, "old\n").await;
     assert_eq!(read(&mut old).await, "old\n");
-    timeout(LONG, old.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, old.handle.exited()).await.unwrap();
     say(&mut new, "new\n").await;
     assert_eq!(read(&mut new).await, "old\nnew\n");
-    timeout(LONG, new.handle.exited()).await.unwrap();
+    timeout(TEST_TIMEOUT, new.handle.exited()).await.unwrap();
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 
@@ -378,7 +388,7 @@ async fn volumes_in_use_are_not_removed() {
 #[tokio::test]
 async fn strict_does_not_start_without_a_limit() {
     let ground = Ground::new();
-    // As they are where no file system can be made.
+    // The directory exists, as where no file system can be created.
     let data = ground.directory.path().join("state/volumes/server/data");
     fs::create_dir_all(&data).unwrap();
     let mut server = sh("echo ran > /data/ran");

@@ -1,4 +1,4 @@
-//! Hosted servers as sandboxed processes: real namespaces, real control groups, real programs.
+//! Servers as sandboxed processes: real namespaces, real control groups, real programs.
 
 #![expect(clippy::unwrap_used, reason = "it is a test")]
 

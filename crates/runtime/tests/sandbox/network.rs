@@ -1,4 +1,4 @@
-//! What a server reaches: nothing, what is allowed, or everything.
+//! Checks what a server can reach: nothing, its allow-list, or everything.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::ground::{Ground, python, row};
 use crate::server::Server;
-use crate::support::LONG;
+use crate::support::TEST_TIMEOUT;
 
-/// An HTTP server on the host's loopback that says `from the host` and what it was asked.
+/// An HTTP server on the host's loopback that responds with `from the host` and the request.
 async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -40,7 +40,7 @@ async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
     (address, AbortOnDropHandle::new(tokio::spawn(serving)))
 }
 
-/// Tries to get at `address`: directly, as its variables say, and with `CONNECT`.
+/// Tries to reach `address`: directly, according to the variables, and with `CONNECT`.
 fn prober(address: SocketAddr, network: Network) -> Server {
     let script = r#"
 import os, socket, urllib.request, urllib.error
@@ -111,7 +111,7 @@ async fn allow_reaches_what_is_listed_through_the_proxy_only() {
     );
     assert_eq!(text, expected);
 
-    // A name that is allowed does not lead to what is not public.
+    // An allowed name may not lead to a non-public address.
     let script = format!(
         "import os, urllib.request, urllib.error\nos.environ['no_proxy'] = ''\ntry: print(urllib.request.urlopen('http://localhost:{}/', timeout=5).read())\nexcept urllib.error.HTTPError as e: print(e.code, e.read().decode())",
         address.port()
@@ -138,10 +138,10 @@ async fn open_reaches_what_the_host_reaches() {
         instance.handle.stderr_tail()
     );
     let row = row(&instance, "network");
-    assert!(!row.holds && row.how.contains("asked for"), "{row:?}");
+    assert!(!row.holds && row.how.contains("as configured"), "{row:?}");
 }
 
-/// An HTTP server at a port of its own, which says who asked.
+/// A server that serves HTTP on a port and responds with the peer's address.
 fn served(port: u16, network: Network) -> Server {
     let script = r#"
 import http.server, os, sys
@@ -184,7 +184,7 @@ async fn listening(instance: &runtime::Instance) {
                 }
             }
         };
-        timeout(LONG, waiting).await.unwrap();
+        timeout(TEST_TIMEOUT, waiting).await.unwrap();
     }
 }
 
@@ -192,10 +192,10 @@ async fn listening(instance: &runtime::Instance) {
 async fn a_port_inside_is_reached_from_the_host() {
     let ground = Ground::new();
     for network in [Network::None, Network::Allow(vec!["example.com".into()])] {
-        // The same port twice at a time: each has its own network.
+        // The same port twice at the same time: each server has a separate network.
         let named = |name: &str| {
             let mut server = served(8000, network.clone());
-            // Its port depends on its id: no other test shall take it while it is free.
+            // Its port depends on its id, so that no other test takes it while it is free.
             server.sandbox.id = format!("{name}-{}", std::process::id());
             server
         };
@@ -209,7 +209,10 @@ async fn a_port_inside_is_reached_from_the_host() {
             let address = instance.ports[&8000];
             for number in 0..20 {
                 let path = format!("/{number}");
-                let answer = timeout(LONG, get(address, &path)).await.unwrap().unwrap();
+                let answer = timeout(TEST_TIMEOUT, get(address, &path))
+                    .await
+                    .unwrap()
+                    .unwrap();
                 assert!(answer.contains(&format!("{path} 2 ")), "{answer}");
             }
         }
@@ -219,10 +222,10 @@ async fn a_port_inside_is_reached_from_the_host() {
             instance.handle.stop(Duration::from_secs(5)).await;
             assert!(
                 TcpStream::connect(address).await.is_err(),
-                "nobody listens any more"
+                "nothing listens any longer"
             );
         }
-        // The next instance is reached where this one was; its streams make no difference.
+        // The next instance has the same address, also with the stdio transport.
         let mut bridged = named("first");
         bridged.reach = Reach::Streams;
         let again = ground.launch(bridged).await.unwrap();
@@ -236,7 +239,7 @@ async fn a_port_inside_is_reached_from_the_host() {
                 }
             }
         };
-        timeout(LONG, answer).await.unwrap();
+        timeout(TEST_TIMEOUT, answer).await.unwrap();
         again.handle.stop(Duration::from_secs(5)).await;
         assert!(ground.left().is_empty());
     }
@@ -254,7 +257,7 @@ async fn a_port_that_nobody_listens_on_is_closed() {
     let instance = ground.launch(idle).await.unwrap();
     listening(&instance).await;
     for _ in 0..3 {
-        let answer = timeout(LONG, get(instance.ports[&8000], "/"))
+        let answer = timeout(TEST_TIMEOUT, get(instance.ports[&8000], "/"))
             .await
             .unwrap();
         assert!(answer.is_err() || answer.is_ok_and(|text| text.is_empty()));
@@ -278,11 +281,11 @@ async fn with_an_open_network_a_port_is_the_hosts() {
     let mut elsewhere = served(port, Network::Open);
     elsewhere.sandbox.ports[0].host = Some(port ^ 1);
     let error = ground.launch(elsewhere).await.unwrap_err().to_string();
-    assert!(error.contains("the host's own"), "{error}");
+    assert!(error.contains("cannot be published as"), "{error}");
     let instance = ground.launch(served(port, Network::Open)).await.unwrap();
     listening(&instance).await;
     assert_eq!(instance.ports[&port].port(), port);
-    let answer = timeout(LONG, get(instance.ports[&port], "/x"))
+    let answer = timeout(TEST_TIMEOUT, get(instance.ports[&port], "/x"))
         .await
         .unwrap()
         .unwrap();

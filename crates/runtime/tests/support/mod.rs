@@ -1,6 +1,6 @@
-//! What the tests have in common: a spawner, and eyes for processes.
+//! Shared test support: a spawner, and functions for inspecting processes.
 
-#![expect(dead_code, reason = "each test binary uses its own part of it")]
+#![expect(dead_code, reason = "each test binary uses only a part of it")]
 #![expect(
     clippy::unwrap_used,
     reason = "a failure in a test's helper is the test's"
@@ -16,8 +16,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) const VICTIM: &str = env!("CARGO_BIN_EXE_runtime-victim");
-/// Nothing here takes that long unless it is broken.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// Timeout for everything that should complete quickly.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn spawner() -> Spawner {
     Spawner::new(SentinelCommand {
@@ -40,14 +40,13 @@ pub(crate) fn sh(script: &str) -> Unit {
 }
 
 pub(crate) async fn wait_for(what: &str, mut predicate: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !predicate() {
         assert!(Instant::now() < deadline, "timed out waiting for: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Reads until the text contains `mark`.
 pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
     let mut text = String::new();
     let read = async {
@@ -58,13 +57,13 @@ pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
             text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
         }
     };
-    timeout(LONG, read).await.unwrap();
+    timeout(TEST_TIMEOUT, read).await.unwrap();
     text
 }
 
 pub(crate) async fn read_to_end(instance: &mut Instance) -> String {
     let mut text = String::new();
-    timeout(LONG, instance.stdout.read_to_string(&mut text))
+    timeout(TEST_TIMEOUT, instance.stdout.read_to_string(&mut text))
         .await
         .unwrap()
         .unwrap();
@@ -77,12 +76,12 @@ pub(crate) fn numbers() -> impl Iterator<Item = u32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// The living processes that carry the marker of a run.
+/// The living processes with the marker of a run.
 pub(crate) fn marked(run: &str) -> Vec<u32> {
     let marker = format!("TOOLWHARF_INSTANCE={run}:");
     numbers()
         .filter(|pid| {
-            // A zombie has no environment any more.
+            // A zombie has no environment.
             fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
                 environ
                     .windows(marker.len())
@@ -92,7 +91,7 @@ pub(crate) fn marked(run: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The living processes of a run and those in the session of one of its leaders.
+/// The living processes of a run, and those in the session of one of its leaders.
 pub(crate) fn family(run: &str, leader: u32) -> Vec<u32> {
     let mut family = marked(run);
     let kin = numbers().filter(|&pid| {
@@ -111,7 +110,7 @@ fn stat(pid: u32) -> Option<Vec<String>> {
     Some(fields.split(' ').map(str::to_owned).collect())
 }
 
-/// State and parent, if there is such a process.
+/// State and parent of a process, if it exists.
 pub(crate) fn state(pid: u32) -> Option<(char, u32)> {
     let fields = stat(pid)?;
     Some((fields[0].chars().next()?, fields[1].parse().ok()?))
@@ -121,7 +120,7 @@ pub(crate) fn alive(pid: u32) -> bool {
     state(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// The children of this very process, dead ones included.
+/// The children of this process, including dead ones.
 pub(crate) fn children() -> Vec<u32> {
     let me = std::process::id();
     numbers()
@@ -133,7 +132,7 @@ pub(crate) fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The most memory that this process ever had, in KiB.
+/// The peak memory of this process in KiB.
 pub(crate) fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

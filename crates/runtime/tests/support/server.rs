@@ -1,4 +1,4 @@
-//! A server that is to run in a sandbox.
+//! A server to run in a sandbox.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What an instance says, and what there is to wait for.
+//! Reading from an instance, and waiting for it.
 
 #![expect(
     clippy::unwrap_used,
@@ -11,13 +11,16 @@ use runtime::{Instance, Stdio};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Nothing here takes that long unless it is broken.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Timeout for everything that should complete quickly.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
     let start = Instant::now();
     while !check() {
-        assert!(start.elapsed() < LONG, "waited in vain until {what}");
+        assert!(
+            start.elapsed() < TEST_TIMEOUT,
+            "waited in vain until {what}"
+        );
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -29,7 +32,7 @@ pub(crate) fn stdio(instance: &mut Instance) -> &mut Stdio {
 pub(crate) async fn rest(instance: &mut Instance) -> String {
     let mut text = String::new();
     let read = stdio(instance).stdout.read_to_string(&mut text);
-    timeout(LONG, read).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, read).await.unwrap().unwrap();
     text
 }
 
@@ -44,6 +47,6 @@ pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
             text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
         }
     };
-    timeout(LONG, read).await.unwrap();
+    timeout(TEST_TIMEOUT, read).await.unwrap();
     text
 }

@@ -1,4 +1,4 @@
-//! What befalls nodes, daemons and services: nothing runs twice, and nothing is lost sight of.
+//! Faults of nodes, daemons and services: nothing runs twice, and no instance is lost.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,10 +17,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::server::Server;
 use crate::support::{
-    Bench, GRACE, LONG, LOST, bench, docker, node, read_until, sh, socket, stdio, wait_for, with,
+    Bench, GRACE, LOST_NODE, TEST_TIMEOUT, bench, docker, node, read_until, sh, socket, stdio,
+    wait_for, with,
 };
 
-/// A server that gives lines back; `mark` is how its process is found on this machine, whichever node it is of.
+/// A server that echoes lines. `mark` identifies its process on this machine, whichever node it runs on.
 pub(crate) fn echo(mark: &str) -> Server {
     let mut server = sh("while read line; do echo \"$line\"; done");
     if let model::Program::Image { command, .. } = &mut server.program {
@@ -56,7 +57,7 @@ pub(crate) async fn answers(instance: &mut Instance, line: &str) {
 
 pub(crate) async fn ended(instance: Instance) -> Duration {
     let begun = Instant::now();
-    timeout(LONG, instance.handle.exited())
+    timeout(TEST_TIMEOUT, instance.handle.exited())
         .await
         .expect("it has ended");
     begun.elapsed()
@@ -85,14 +86,14 @@ async fn what_others_start_is_a_gate_and_no_server() {
     answers(&mut instance, "two").await;
     assert_eq!(processes(&mark).len(), 1);
     if soak() {
-        // Nobody speaks to it for a minute.
+        // The gate receives nothing for a minute.
         let mut all = bench.containers().into_iter();
         let (number, gate) = all.find(|one| !first.contains(one)).expect("a gate");
         let code = spawn_blocking(move || docker(number, &["wait", &gate])).await;
         assert_eq!(code.expect("it ends").trim(), "125");
         answers(&mut instance, "two and a half").await;
     }
-    // The task is ended by Swarm, and another one takes its place.
+    // Swarm ends the task and starts another one.
     docker(
         1,
         &["service", "update", "--detach", "--force", &bench.service()],
@@ -120,7 +121,7 @@ async fn a_server_of_a_run_that_is_no_more_makes_room() {
     let mut first = bench.launch(echo(&mark)).await.expect("it starts");
     answers(&mut first, "one").await;
     let next = bench.next_run();
-    let mut second = timeout(LONG, next.launch(echo(&mark).unit()))
+    let mut second = timeout(TEST_TIMEOUT, next.launch(echo(&mark).unit()))
         .await
         .expect("in time")
         .expect("it starts");
@@ -151,16 +152,16 @@ async fn it_runs_where_its_image_is() {
     bench.nothing_left().await;
 }
 
-/// What becomes of connections.
+/// The state of connections.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Line {
     Open,
-    /// They stay, and nothing arrives at either end any more.
+    /// They stay open, but nothing arrives at either end.
     Silent,
     Cut,
 }
 
-/// A way to a node's daemon that can be silenced and cut.
+/// A proxy to a node's daemon that can be silenced and cut.
 pub(crate) struct Way {
     socket: PathBuf,
     pub(crate) line: watch::Sender<Line>,
@@ -192,7 +193,7 @@ impl Way {
                         changed = now.wait_for(|line| *line != Line::Open) => drop(changed),
                         _ = copy_bidirectional(&mut near, &mut far) => return,
                     }
-                    // What was lost on the way is missing for good, so that one that was silent stays so.
+                    // Lost data is lost permanently, so a connection that was silenced stays silent.
                     drop(now.wait_for(|line| *line == Line::Cut).await);
                 });
             }
@@ -227,14 +228,14 @@ async fn a_manager_that_is_away_ends_nothing_and_starts_nothing() {
         other => panic!("{other:?}"),
     }
     answers(&mut instance, "three").await;
-    // It ends by its node's daemon; its service is removed when there is a manager again.
+    // It ends through its node's daemon. Its service is removed when a manager is available again.
     instance.handle.stop(GRACE).await;
     assert_eq!(processes(&mark).len(), 0);
     way.line.send_replace(Line::Open);
     bench.nothing_left().await;
 }
 
-/// Kills a node's daemon with all its helpers; its containers live on.
+/// Kills a node's daemon with all its helpers. Its containers keep running.
 pub(crate) fn kill_daemon(number: usize) {
     let pid = fs::read_to_string(node(number).join("pid")).expect("it runs");
     let pid = pid
@@ -272,23 +273,23 @@ pub(crate) async fn start_daemon(number: usize) {
     .await;
 }
 
-/// On the node that may be lost, or elsewhere once that is.
+/// Uses the node that may be lost, and others once it is lost.
 pub(crate) fn lossy(install: &str) -> Bench {
-    with(install, &[1, 2, LOST], |options| {
+    with(install, &[1, 2, LOST_NODE], |options| {
         options.constraints = vec!["node.labels.kernel != gvisor".to_owned()];
     })
 }
 
-/// A server whose image is on the lost node only at first.
+/// A server whose image is initially only on the lost node.
 pub(crate) async fn on_lost(bench: &Bench, mark: &str, mut server: Server) -> (Instance, Server) {
     let image = format!("toolwharf-test/{mark}");
-    docker(LOST, &["tag", "toolwharf-test/busybox", &image]);
+    docker(LOST_NODE, &["tag", "toolwharf-test/busybox", &image]);
     if let model::Program::Image { image: name, .. } = &mut server.program {
         name.clone_from(&image);
     }
     let mut instance = bench.launch(server.clone()).await.expect("it starts");
     answers(&mut instance, "one").await;
-    assert_eq!(bench.containers()[0].0, LOST);
+    assert_eq!(bench.containers()[0].0, LOST_NODE);
     for number in [1, 2] {
         docker(number, &["tag", "toolwharf-test/busybox", &image]);
     }
@@ -303,9 +304,9 @@ async fn d06_a_lost_node_s_server_ends_and_runs_elsewhere_once_unless_its_volume
     let mut on_disk = echo(&tied_mark);
     on_disk.sandbox.volumes = vec!["/data".to_owned()];
     let (tied_gone, tied_server) = on_lost(&tied, &tied_mark, on_disk).await;
-    kill_daemon(LOST);
+    kill_daemon(LOST_NODE);
     let lost = Instant::now();
-    // Its container lives on. When it is told to have ended, it has.
+    // Its container keeps running. When its exit is reported, it must have ended.
     assert_eq!(processes(&free_mark).len(), 1);
     ended(gone).await;
     assert_eq!(
@@ -328,12 +329,12 @@ async fn d06_a_lost_node_s_server_ends_and_runs_elsewhere_once_unless_its_volume
     );
     assert_eq!(processes(&tied_mark).len(), 0);
 
-    start_daemon(LOST).await;
+    start_daemon(LOST_NODE).await;
     answers(&mut instance, "three").await;
     assert_eq!(processes(&free_mark).len(), 1);
     let mut back = tied.launch(tied_server).await.expect("its node is back");
     answers(&mut back, "two").await;
-    assert_eq!(tied.containers()[0].0, LOST);
+    assert_eq!(tied.containers()[0].0, LOST_NODE);
     back.handle.stop(GRACE).await;
     instance.handle.stop(GRACE).await;
     tied.swarm
@@ -342,7 +343,7 @@ async fn d06_a_lost_node_s_server_ends_and_runs_elsewhere_once_unless_its_volume
         .expect("they go");
     free.nothing_left().await;
     tied.nothing_left().await;
-    for (number, mark) in [1, 2, LOST]
+    for (number, mark) in [1, 2, LOST_NODE]
         .into_iter()
         .flat_map(|number| [(number, &free_mark), (number, &tied_mark)])
     {
@@ -368,7 +369,7 @@ async fn a_launch_with_a_fence_ends_older_ones_and_gives_way_to_newer_ones() {
         unit
     };
     let launch = async |bench: &Bench, number| {
-        timeout(LONG, bench.swarm.launch(fenced(number)))
+        timeout(TEST_TIMEOUT, bench.swarm.launch(fenced(number)))
             .await
             .expect("in time")
     };
@@ -387,9 +388,9 @@ async fn a_launch_with_a_fence_ends_older_ones_and_gives_way_to_newer_ones() {
         .swarm
         .fences(&installation)
         .await
-        .expect("they are told");
+        .expect("it lists the fencing tokens");
     assert_eq!(numbers, [4].into());
-    // A sweep of one data directory leaves alone what is of all gateways.
+    // The sweep of one data directory does not touch what belongs to all gateways.
     assert_eq!(other.swarm.sweep().await.expect("it sweeps"), 0);
     let lost = |number: i64| runtime::Fences {
         installation: Arc::clone(&installation),
@@ -406,7 +407,7 @@ async fn a_launch_with_a_fence_ends_older_ones_and_gives_way_to_newer_ones() {
     );
     ended(second).await;
     assert_eq!(processes(&mark).len(), 0);
-    // By one that ran nothing.
+    // By a gateway that ran nothing.
     let third = bench("fence-third", "linux");
     let removed = third.swarm.volumes_remove("h1", Some(&installation));
     removed.await.expect("they go");

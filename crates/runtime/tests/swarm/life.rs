@@ -1,4 +1,4 @@
-//! The life of a service: what goes in and out of it, what holds, how it ends, what is left.
+//! The lifecycle of a service: streams, limits, exit, clean-up.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::server::Server;
 use crate::support::{
-    GRACE, LONG, bench, docker, node, read_until, rest, running, sh, stdio, wait_for, with,
+    GRACE, TEST_TIMEOUT, bench, docker, node, read_until, rest, running, sh, stdio, wait_for, with,
 };
 
 const VALUE: &str = "hunter2-in-no-object";
@@ -24,7 +24,10 @@ async fn a_server_is_spoken_to_and_its_values_are_in_no_object_of_the_swarm() {
             options.constraints = vec![format!("node.hostname == {node}")];
             options.gvisor = kernel == "gvisor";
         });
-        let probed = timeout(LONG, bench.swarm.probe()).await.unwrap().unwrap();
+        let probed = timeout(TEST_TIMEOUT, bench.swarm.probe())
+            .await
+            .unwrap()
+            .unwrap();
         assert!(
             probed.contains("Swarm") && probed.contains("of 4 nodes"),
             "{probed}"
@@ -83,16 +86,20 @@ async fn how_it_ends_is_told() {
         .await
         .unwrap();
     assert_eq!(rest(&mut instance).await, "out\n");
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert_eq!(exit.code, Some(7));
     assert_eq!(instance.handle.stderr_tail(), "err\n");
-    // The next one has the name at once.
+    // The name is free for the next instance immediately.
     let mut server = sh("tail /dev/zero");
     server.sandbox.limits.memory = 32 << 20;
     let begun = Instant::now();
     let instance = bench.launch(server).await.unwrap();
     eprintln!("launched again in {:?}", begun.elapsed());
-    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
     assert!(exit.out_of_memory, "{exit:?}");
     bench.nothing_left().await;
 }
@@ -148,7 +155,7 @@ async fn volumes_keep_their_server_on_its_node() {
         .flatten()
         .collect::<std::collections::BTreeSet<_>>();
     assert_eq!(found.len(), 1, "{nodes:?}");
-    timeout(LONG, bench.swarm.volumes_remove("h1", None))
+    timeout(TEST_TIMEOUT, bench.swarm.volumes_remove("h1", None))
         .await
         .unwrap()
         .unwrap();
@@ -172,14 +179,17 @@ async fn what_an_earlier_run_left_is_swept() {
     let instance = bench.launch(sh("exec cat")).await.unwrap();
     assert_eq!(bench.swarm.sweep().await.unwrap(), 0);
     let next = bench.next_run();
-    assert_eq!(timeout(LONG, next.sweep()).await.unwrap().unwrap(), 1);
+    assert_eq!(
+        timeout(TEST_TIMEOUT, next.sweep()).await.unwrap().unwrap(),
+        1
+    );
     let within = Duration::from_secs(20);
     timeout(within, instance.handle.exited()).await.unwrap();
-    timeout(LONG, next.sweep()).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, next.sweep()).await.unwrap().unwrap();
     bench.nothing_left().await;
 }
 
-/// A way to the daemon of node 2 that begins at loopback, and goes on in its network namespace.
+/// A proxy to the daemon of node 2 that listens on loopback and connects in the node's network namespace.
 async fn way() -> (String, Child) {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("its address");
@@ -222,7 +232,7 @@ async fn a_daemon_elsewhere_is_reached_with_certificates_and_not_without() {
     };
     let mut back = vec![0; line.len()];
     let reading = tokio::io::AsyncReadExt::read_exact(&mut stdin.stdout, &mut back);
-    let (read, ()) = timeout(LONG, async { tokio::join!(reading, writing) })
+    let (read, ()) = timeout(TEST_TIMEOUT, async { tokio::join!(reading, writing) })
         .await
         .unwrap();
     read.unwrap();
@@ -242,13 +252,13 @@ async fn a_daemon_elsewhere_is_reached_with_certificates_and_not_without() {
         options.daemons.push(address.clone());
         options.tls = Some(strange.path().to_owned());
     });
-    match timeout(LONG, stranger.swarm.probe()).await.unwrap() {
+    match timeout(TEST_TIMEOUT, stranger.swarm.probe()).await.unwrap() {
         Err(Error::Unavailable(why)) => assert!(why.contains("certificate"), "{why}"),
         other => panic!("{other:?}"),
     }
     let key = strange.path().join("key.pem");
     fs::write(&key, "no key\n").unwrap();
-    match timeout(LONG, stranger.swarm.probe()).await.unwrap() {
+    match timeout(TEST_TIMEOUT, stranger.swarm.probe()).await.unwrap() {
         Err(Error::Unavailable(why)) => assert!(why.contains(key.to_str().unwrap()), "{why}"),
         other => panic!("{other:?}"),
     }

@@ -1,7 +1,7 @@
-//! Hosted servers as services of a real Docker Swarm.
+//! Servers as services of a real Docker Swarm.
 //!
-//! They need a swarm with the test images: `cargo xtask swarm -- cargo nextest run -p runtime --test swarm`. Each test has
-//! an installation of its own in it.
+//! Needs a swarm with the test images: `cargo xtask swarm -- cargo nextest run -p runtime --test swarm`. Each test uses
+//! a separate installation in the swarm.
 
 mod faults;
 mod life;

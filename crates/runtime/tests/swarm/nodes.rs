@@ -1,4 +1,4 @@
-//! Nodes that are lost, silent or drained, and managers that are away.
+//! Lost, silent and drained nodes, and unavailable managers.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::faults::{
 };
 use crate::server::Server;
 use crate::support::{
-    Bench, GRACE, LONG, LOST, bench, docker, read_until, sh, socket, wait_for, with,
+    Bench, GRACE, LOST_NODE, TEST_TIMEOUT, bench, docker, read_until, sh, socket, wait_for, with,
 };
 
 #[tokio::test]
@@ -25,11 +25,11 @@ async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
     let mark = mark("silent");
     let mut instance = bench.launch(echo(&mark)).await.expect("it starts");
     answers(&mut instance, "one").await;
-    // Its watch was spoken to within the last two seconds, so that it does nothing for the next six.
+    // Its watch received a ping within the last two seconds, so it does nothing for the next six.
     way.line.send_replace(Line::Silent);
     let begun = Instant::now();
     let stopping = instance.handle.stop(Duration::ZERO);
-    timeout(LONG, stopping).await.expect("in time");
+    timeout(TEST_TIMEOUT, stopping).await.expect("in time");
     let took = begun.elapsed();
     assert_eq!(processes(&mark).len(), 0, "said after {took:?}");
     way.line.send_replace(Line::Open);
@@ -38,7 +38,7 @@ async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
 
 #[tokio::test]
 async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
-    // `[h]`, or the script would find itself.
+    // `[h]`, because the script would otherwise find itself.
     let script = "for dir in /proc/[0-9]*; do tr '\\0' ' ' <$dir/cmdline | grep -q ' watc[h] $' && watch=$dir; done; \
                   kill -STOP ${watch#/proc/} && echo stopped; while :; do echo answer. >$watch/fd/1; sleep 1; done";
     for kernel in ["linux", "gvisor"] {
@@ -46,8 +46,8 @@ async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
         let mut instance = bench.launch(sh(script)).await.expect("it starts");
         read_until(&mut instance, "stopped\n").await;
         let exited = instance.handle.exited();
-        timeout(LONG, exited).await.expect("it is killed");
-        // gVisor lets it write there, but it has no answer to write.
+        timeout(TEST_TIMEOUT, exited).await.expect("it is killed");
+        // gVisor lets it write there, but it does not know the right reply.
         let said = instance.handle.stderr_tail();
         let is_denied = said.contains("/fd/1: Permission denied");
         assert_eq!(is_denied, kernel == "linux", "{kernel}: {said}");
@@ -55,7 +55,7 @@ async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
     }
 }
 
-/// A server with a file, which says what is in it before it answers.
+/// A server with a file, which prints the file's content before it echoes lines.
 fn keeper(mark: &str) -> Server {
     let script = "cat /data/x 2>/dev/null; echo kept >/data/x; echo .; while read line; do echo \"$line\"; done";
     let mut server = sh(script);
@@ -67,7 +67,7 @@ fn keeper(mark: &str) -> Server {
 }
 
 fn forget_image(mark: &str) {
-    for number in [1, 2, LOST] {
+    for number in [1, 2, LOST_NODE] {
         docker(number, &["rmi", &format!("toolwharf-test/{mark}")]);
     }
 }
@@ -87,25 +87,25 @@ async fn d06_a_lost_node_s_server_runs_elsewhere_with_its_file_where_a_driver_br
     fs::create_dir(&dir).expect("it is new");
     let mark = mark("driver");
     let (gone, server) = on_lost(&bench, &mark, keeper(&mark)).await;
-    kill_daemon(LOST);
+    kill_daemon(LOST_NODE);
     assert_eq!(processes(&mark).len(), 1);
     ended(gone).await;
     assert_eq!(processes(&mark).len(), 0);
     let mut instance = bench.launch(server).await.expect("it runs elsewhere");
     assert_eq!(read_until(&mut instance, ".\n").await, "kept\n.\n");
     assert_eq!(processes(&mark).len(), 1);
-    start_daemon(LOST).await;
+    start_daemon(LOST_NODE).await;
     answers(&mut instance, "two").await;
     assert_eq!(processes(&mark).len(), 1);
     instance.handle.stop(GRACE).await;
     let removed = bench.swarm.volumes_remove("h1", None);
-    timeout(LONG, removed)
+    timeout(TEST_TIMEOUT, removed)
         .await
         .expect("in time")
         .expect("they go");
-    // The volumes are the nodes'; what is in them is the driver's.
+    // The volumes belong to the nodes, their content to the driver.
     let label = format!("label=toolwharf.install={}", bench.options.install);
-    for number in [1, 2, LOST] {
+    for number in [1, 2, LOST_NODE] {
         let left = docker(number, &["volume", "ls", "--quiet", "--filter", &label]);
         assert_eq!(left, "", "on node {number}");
     }
@@ -118,14 +118,14 @@ fn id_of(number: usize) -> String {
     docker(number, &["info", "--format", "{{.Swarm.NodeID}}"])
 }
 
-/// What a manager does to the node that may be lost, and what undoes it.
+/// A change by a manager to the node that may be lost, and its reversal.
 struct Done {
     undo: Vec<String>,
 }
 
 impl Done {
     fn new(change: &[&str], undo: &[&str]) -> Self {
-        let id = id_of(LOST);
+        let id = id_of(LOST_NODE);
         docker(1, &[change, &[&id]].concat());
         let undo = undo.iter().map(|&word| word.to_owned());
         Self {
@@ -139,7 +139,7 @@ impl Drop for Done {
         let mut undo = Command::new("/usr/bin/docker");
         undo.args(["--host", &socket(1)]).args(&self.undo);
         let output = undo.output();
-        // A test that fails already says more.
+        // A failing test has already reported more.
         if !std::thread::panicking() {
             let output = output.expect("docker's own client");
             assert!(output.status.success(), "{output:?}");
@@ -170,12 +170,12 @@ async fn d06_a_drained_node_s_server_ends_and_runs_elsewhere_unless_its_volumes_
     drop(drained);
     let mut back = tied.launch(tied_server).await.expect("its node is back");
     assert_eq!(read_until(&mut back, ".\n").await, "kept\n.\n");
-    assert_eq!(tied.containers()[0].0, LOST);
+    assert_eq!(tied.containers()[0].0, LOST_NODE);
     for instance in [back, instance] {
         instance.handle.stop(GRACE).await;
     }
     let removed = tied.swarm.volumes_remove("h1", None);
-    timeout(LONG, removed)
+    timeout(TEST_TIMEOUT, removed)
         .await
         .expect("in time")
         .expect("they go");
@@ -188,10 +188,15 @@ async fn d06_a_drained_node_s_server_ends_and_runs_elsewhere_unless_its_volumes_
 #[tokio::test]
 async fn d06_a_second_manager_is_asked_where_the_first_one_is_away() {
     let promoted = Done::new(&["node", "promote"], &["node", "demote"]);
-    let is_manager = || docker(LOST, &["info", "--format", "{{.Swarm.ControlAvailable}}"]);
+    let is_manager = || {
+        docker(
+            LOST_NODE,
+            &["info", "--format", "{{.Swarm.ControlAvailable}}"],
+        )
+    };
     wait_for("it is a manager", || is_manager() == "true").await;
     let way = Way::new(1);
-    let bench: Bench = with("managers", &[2, LOST], |options| {
+    let bench: Bench = with("managers", &[2, LOST_NODE], |options| {
         options.daemons.insert(0, way.address());
         options.constraints = vec!["node.hostname == node-2".to_owned()];
     });
@@ -209,7 +214,7 @@ async fn d06_a_second_manager_is_asked_where_the_first_one_is_away() {
     second.handle.stop(GRACE).await;
     bench.nothing_left().await;
     drop(promoted);
-    // It says for a moment yet that it is one, and cannot do anything as such.
+    // For a moment it still reports that it is a manager, although it can no longer act as one.
     wait_for("it is no manager", || is_manager() == "false").await;
     match bench.launch(echo(&mark)).await {
         Err(Error::Unavailable(why)) => assert!(why.contains("no manager"), "{why}"),

@@ -1,4 +1,4 @@
-//! What the tests have in common: an installation of their own, and eyes for the swarm.
+//! Shared test support: a separate installation, and functions for inspecting the swarm.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,17 +16,17 @@ use runtime::{Error, Instance, Ports, Runtime as _};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::server::Server;
-pub(crate) use crate::streams::{LONG, read_until, rest, stdio, wait_for};
+pub(crate) use crate::streams::{TEST_TIMEOUT, read_until, rest, stdio, wait_for};
 
-/// The directory of a swarm's daemons, as `xtask/src/swarm.rs` makes it.
+/// The directory of a swarm's daemons, as created by `xtask/src/swarm.rs`.
 const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
 pub(crate) const IMAGE: &str = "toolwharf-test/busybox";
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// The node that tests may kill.
-pub(crate) const LOST: usize = 4;
+pub(crate) const LOST_NODE: usize = 4;
 
-/// A runtime with an installation of its own.
+/// A runtime with a separate installation.
 pub(crate) struct Bench {
     pub(crate) swarm: Swarm,
     pub(crate) options: SwarmOptions,
@@ -46,7 +46,7 @@ pub(crate) fn socket(number: usize) -> String {
     format!("unix://{}", node(number).join("sock").display())
 }
 
-/// `kernel`: the label of the nodes that may be used.
+/// `kernel`: the label of the nodes to use.
 pub(crate) fn bench(install: &str, kernel: &str) -> Bench {
     with(install, &[1, 2, 3], |options| {
         options.constraints = vec![format!("node.labels.kernel == {kernel}")];
@@ -93,7 +93,7 @@ pub(crate) fn sh(script: &str) -> Server {
     running(&["/bin/sh", "-c", script])
 }
 
-/// The client of a node's daemon.
+/// Runs the client of a node's daemon.
 pub(crate) fn docker(number: usize, args: &[&str]) -> String {
     let output = Command::new("/usr/bin/docker")
         .args(["--host", &socket(number)])
@@ -115,7 +115,7 @@ impl Bench {
     }
 
     pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
-        timeout(LONG, self.swarm.launch(server.unit()))
+        timeout(TEST_TIMEOUT, self.swarm.launch(server.unit()))
             .await
             .unwrap()
     }
@@ -140,7 +140,7 @@ impl Bench {
         format!("toolwharf-{}-h1", self.options.install)
     }
 
-    /// Everything that this installation has in the swarm.
+    /// Everything of this installation in the swarm.
     pub(crate) fn things(&self) -> Vec<String> {
         let label = format!("label=toolwharf.install={}", self.options.install);
         let mut all = Vec::new();
@@ -152,11 +152,11 @@ impl Bench {
         all
     }
 
-    /// Containers that run or have run, and the number of their node.
+    /// Containers that are running or have run, with the number of their node.
     pub(crate) fn containers(&self) -> Vec<(usize, String)> {
         let label = format!("label=toolwharf.install={}", self.options.install);
         let mut all = Vec::new();
-        for number in [1, 2, 3, LOST] {
+        for number in [1, 2, 3, LOST_NODE] {
             if !node(number).join("pid").exists() {
                 continue;
             }
@@ -170,7 +170,7 @@ impl Bench {
     pub(crate) async fn nothing_left(&self) {
         let mut left = Vec::new();
         let start = Instant::now();
-        while start.elapsed() < LONG {
+        while start.elapsed() < TEST_TIMEOUT {
             left = self.things();
             if left.is_empty() {
                 return;

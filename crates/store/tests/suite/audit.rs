@@ -1,4 +1,4 @@
-//! The audit of calls, runs of agents, events of servers.
+//! Audit records of calls, agent runs, and server events.
 
 use chrono::Duration;
 use model::ProjectId;
@@ -148,7 +148,7 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
 async fn writing_a_batch_again(db: &Db) {
     let call = intent(None, "now");
     let end = outcome(&call.id, CallStatus::Ok);
-    // In the order in which a retry may have them; an intent never opens a closed call.
+    // A retry may contain them in this order. An intent never reopens a closed call.
     let batch = [CallWrite::Outcome(end), CallWrite::Intent(call.clone())];
     for _ in 0..3 {
         db.store.call_writer().write(&batch).await.unwrap();
@@ -279,7 +279,7 @@ async fn calls_that_were_open(db: &Db) {
     );
     assert_eq!(status(&later).await.status, CallStatus::Open);
 
-    // Another process on the same database knew better.
+    // The process that made the call reports its outcome.
     let end = CallWrite::Outcome(outcome(&calls[1].id, CallStatus::Ok));
     db.store.call_writer().write(&[end]).await.unwrap();
     let row = status(&calls[1]).await;
@@ -399,7 +399,7 @@ async fn open_runs_are_closed_at_the_start(db: &Db) {
     };
     assert_eq!(list(interrupted, Page::first(1)).await, all[1..2]);
 
-    // A run is kept as long as a call of it is.
+    // A run is kept as long as any of its calls.
     let mut call = intent(Some(&id), "now");
     call.run_id = Some(runs[0].id.clone());
     write(store, std::slice::from_ref(&call)).await;

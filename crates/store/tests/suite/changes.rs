@@ -1,4 +1,4 @@
-//! What replicas are told of each other's changes.
+//! Change notifications between replicas.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -53,13 +53,13 @@ async fn a_change_is_told_once_and_of_its_project_only() {
     store.secret_delete(&mine, "KEY").await.unwrap();
     store.server_delete(&shop, &server("till")).await.unwrap();
     assert_eq!(look(store, &mut sight).await, [of("mine"), of("shop")]);
-    // With all that it has: its keys and its registered servers, too.
+    // Its keys and its registered servers are deleted too.
     store.project_delete(&shop).await.unwrap();
     let gone = [Topic::Keys, Topic::Servers, of("shop")];
     assert_eq!(look(store, &mut sight).await, gone);
 }
 
-/// Versions before look at a topic of all projects.
+/// Earlier versions watch one topic for all projects.
 #[tokio::test]
 async fn earlier_versions_are_told_too() {
     let db = Db::postgres().await;
@@ -89,7 +89,7 @@ async fn that_old_changes_are_forgotten_is_no_change() {
     assert_eq!(look(store, &mut sight).await, [of("q")]);
 }
 
-/// Changes become visible in the order of their commits, which is not that of their numbers.
+/// Changes become visible in the order of their commits, not of their numbers.
 #[tokio::test]
 async fn a_change_with_a_lower_number_that_is_committed_later_is_told() {
     let db = Db::postgres().await;
@@ -133,7 +133,7 @@ async fn all_is_read_anew_in_another_history_and_after_a_long_absence() {
     database.run(function).await;
     assert_eq!(look(store, &mut sight).await, Topic::ALL);
     assert!(look(store, &mut sight).await.is_empty());
-    // Numbers of the other history are given again.
+    // The new history reuses the numbers.
     database
         .run("DELETE FROM kb.toolwharf_changes; ALTER TABLE kb.toolwharf_changes ALTER COLUMN id RESTART WITH 1; CREATE OR REPLACE FUNCTION kb.toolwharf_timeline() RETURNS TEXT LANGUAGE sql AS $$ SELECT '00000003' $$")
         .await;

@@ -12,7 +12,7 @@ on_both!(
     a_project_takes_its_conversations_with_it,
 );
 
-/// Keys in an odd order, a number that a database would round, and what JSON may leave as it is.
+/// Keys in an unusual order, a number that a database would round, and characters that JSON need not escape.
 const BODY: &str = r#"{"z":1,"a":12345678901234567890.10, "text":"Zürich, ☃ \u2603 / \/"}"#;
 
 async fn a_conversation_comes_back_to_the_letter(db: &Db) {

@@ -1,4 +1,4 @@
-//! A database that is locked, silent, gone, or not ours.
+//! A database that is locked, does not respond, is gone, or was changed by another program.
 
 use std::sync::{
     Arc,
@@ -20,8 +20,8 @@ use tokio::{
 
 use crate::support::{Db, Place, new_server, project, server};
 
-/// Nothing waits longer for a database than 2 s for a connection and 3 s for a statement; and room.
-const A_FEW_SECONDS: Duration = Duration::from_secs(7);
+/// Maximum wait: 2 s for a connection and 3 s for a statement, plus a margin.
+const MAX_WAIT: Duration = Duration::from_secs(7);
 
 on_both!(
     what_was_written_is_there_after_opening_again,
@@ -48,7 +48,7 @@ async fn clones_and_closing(db: &Db) {
 }
 
 async fn two_that_open_at_once(db: &Db) {
-    // A new database, which none of them has migrated yet.
+    // A new database that has not been migrated yet.
     let (location, _place) = match &db.place {
         Place::Directory(dir) => (Location::Sqlite(dir.path().join("new.db")), None),
         Place::Server(_) => {
@@ -82,7 +82,7 @@ async fn locked_by_another_process(db: &Db) {
             let mut other = SqliteConnection::connect(&url).await.unwrap();
             let lock = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
             assert_waits_but_not_long(put()).await;
-            // Who only reads is not disturbed.
+            // Readers are not blocked.
             assert_eq!(db.store.server_list(&id).await.unwrap(), []);
             drop(lock);
             other.ping().await.unwrap();
@@ -120,7 +120,7 @@ async fn postgres_that_goes_away_and_comes_back() {
     let put = async || store.project_put(&NewProject::new(project("p"))).await;
     put().await.unwrap();
 
-    // Restarted: all connections end, and new ones can be made.
+    // After a restart, all connections are closed and new ones can be made.
     database.disconnect_all().await;
     wait_for(
         "the restarted database",
@@ -133,7 +133,7 @@ async fn postgres_that_goes_away_and_comes_back() {
     let start = Instant::now();
     assert_error!(put().await, Unavailable);
     assert_error!(store.project_list(&Page::default()).await, Unavailable);
-    assert!(start.elapsed() < A_FEW_SECONDS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < MAX_WAIT, "{:?}", start.elapsed());
     proxy.start_again().await;
     wait_for(
         "the returned database",
@@ -153,7 +153,7 @@ async fn postgres_that_is_silent() {
 
     proxy.passes.send_replace(false);
     let start = Instant::now();
-    // More of them than there are connections, so that every connection is caught.
+    // More calls than connections, so that every connection is affected.
     let calls: JoinSet<_> = (0..30)
         .map(|_| {
             let store = store.clone();
@@ -163,7 +163,7 @@ async fn postgres_that_is_silent() {
     for result in calls.join_all().await {
         assert_error!(result, Unavailable);
     }
-    assert!(start.elapsed() < A_FEW_SECONDS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < MAX_WAIT, "{:?}", start.elapsed());
     proxy.passes.send_replace(true);
     wait_for(
         "the database to speak again",
@@ -172,7 +172,7 @@ async fn postgres_that_is_silent() {
     )
     .await;
 
-    // No connection is in a transaction that was given up as it began: what is written well is there for all.
+    // No connection has an open transaction from a cancelled `BEGIN`: a successful write is visible to all.
     proxy.at_begin.store(true, Ordering::Relaxed);
     let (project, manifest) = (project("p"), json!({}));
     let install = store.product_install(&project, "p", "1", &manifest, &[]);
@@ -203,13 +203,13 @@ async fn postgres_that_is_silent() {
     assert_eq!(all.unwrap().len(), RUNS);
 }
 
-/// Stands between the store and Postgres.
+/// A proxy between the store and Postgres.
 struct Proxy {
     address: String,
     target: String,
     location: Location,
     passes: watch::Sender<bool>,
-    /// Nothing passes any more after the next `BEGIN`.
+    /// Blocks all traffic after the next `BEGIN`.
     at_begin: Arc<AtomicBool>,
     tasks: JoinSet<()>,
 }
@@ -303,7 +303,7 @@ async fn sqlite_files_are_private() {
     }
     names.sort();
     assert_eq!(names, ["wharf.db", "wharf.db-shm", "wharf.db-wal"]);
-    // Closing leaves the one file, which can be copied.
+    // After closing, one file remains, which can be copied.
     db.store.close().await;
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 1);
@@ -340,7 +340,7 @@ async fn what_cannot_be_opened() {
             "{url}: {result:?}"
         );
     }
-    // A port that nobody listens on, and a password that is wrong.
+    // A port without a listener, and a wrong password.
     let database = Database::create().await;
     let at = database.url().find('@').unwrap();
     let gone = "postgres://u:hunter2@127.0.0.1:1/db".to_owned();
@@ -349,14 +349,14 @@ async fn what_cannot_be_opened() {
         let location = Location::Postgres(url.clone());
         let start = Instant::now();
         let error = Store::open(&location).await.unwrap_err();
-        assert!(start.elapsed() < A_FEW_SECONDS);
+        assert!(start.elapsed() < MAX_WAIT);
         let text = format!("{error:?} {location:?} {}", message(&location).await);
         assert!(matches!(error, OpenError::Database { .. }), "{text}");
         assert!(!text.contains("hunter2"), "{text}");
     }
 }
 
-/// One that names two servers would be led to whichever answers, which may be the one that is not written to.
+/// With two hosts, the client would connect to any that answers, which may not be the primary.
 #[tokio::test]
 async fn a_url_names_one_server() {
     for url in [

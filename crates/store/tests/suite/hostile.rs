@@ -1,4 +1,4 @@
-//! Input from outside that is odd, long or meant to do harm.
+//! Unusual, long or malicious input.
 
 use model::ServerName;
 use serde_json::json;
@@ -78,7 +78,7 @@ async fn names_are_only_names(db: &Db) {
     assert_eq!(store.project_list(&Page::default()).await.unwrap().len(), 1);
 }
 
-/// Calls every method that takes a name or a text with this one, and gives the results.
+/// Calls every method that takes a name or a text with this one, and returns the results.
 async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Result<(), Error>)> {
     let (id, name) = (project("p"), server("s"));
     let store = &db.store;
@@ -268,7 +268,7 @@ async fn a_nul_is_refused_everywhere(db: &Db) {
 
 async fn names_of_a_megabyte(db: &Db) {
     db.project("p").await;
-    // Text that does not compress well enough for Postgres to index it.
+    // Text that compresses too badly for a Postgres index.
     let long: String = (0..100_000_u32)
         .map(|n| format!("{:x}", n.wrapping_mul(2_654_435_761)))
         .collect();
@@ -278,7 +278,7 @@ async fn names_of_a_megabyte(db: &Db) {
         };
         assert!(why.len() < 200, "{what}: an error does not repeat the name");
     }
-    // What is just short enough works everywhere, together with others in one index.
+    // A name of the maximum length works everywhere, including in an index together with others.
     let longest = &long[..MAX_KEY];
     for (what, result) in everywhere(db, longest, true).await {
         assert!(

@@ -1,5 +1,5 @@
-//! What the store promises, on both engines: each test runs as `sqlite::…` and as `postgres::…`.
-//! Those on Postgres need a server: `cargo xtask postgres -- cargo nextest run -p store`.
+//! The store's guarantees, tested on both engines: each test runs as `sqlite::…` and as `postgres::…`. The Postgres
+//! tests need a server: `cargo xtask postgres -- cargo nextest run -p store`.
 
 #![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
 

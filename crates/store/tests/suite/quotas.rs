@@ -1,4 +1,4 @@
-//! How many things a project may have.
+//! The quotas of a project.
 
 use store::{Error, MAX_OF_A_PROJECT, NewKey, Role, SealedSecret};
 
@@ -39,7 +39,7 @@ async fn a_project_has_a_bounded_number_of_things(db: &Db) {
     is_full(product.await, "servers");
     assert_eq!(store.secret_all(&one).await.unwrap().len(), 500);
     assert_eq!(store.server_list(&one).await.unwrap().len(), 500);
-    // What is there is replaced; elsewhere there is room; and what goes makes room.
+    // At the limit, replacing works, other projects have room, and removing makes room.
     store.secret_put(&one, &secret(0, 2)).await.unwrap();
     store.server_put(&one, &server(0)).await.unwrap();
     store.secret_put(&other, &secret(last, 1)).await.unwrap();

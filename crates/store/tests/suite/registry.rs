@@ -51,7 +51,7 @@ async fn projects(db: &Db) {
 }
 
 async fn projects_are_paged(db: &Db) {
-    // In the order of bytes on both engines, whatever the locale thinks of case and dashes.
+    // Sorted by bytes on both engines, regardless of the locale's rules for case and dashes.
     let ids = ["A-b", "Ab", "_", "a", "a-b", "aB", "ab", "b"].map(project);
     db.store.project_ensure(&ids).await.unwrap();
     let mut seen = Vec::new();
@@ -196,7 +196,7 @@ async fn all_servers_are_listed(db: &Db) {
             .unwrap();
     }
     let all = db.store.server_list_all().await.unwrap();
-    // More than a page.
+    // More than one page.
     assert_eq!(all.len(), 1_500);
     assert!(all.is_sorted_by_key(|row| (row.project_id.clone(), row.name.clone())));
 }
@@ -216,7 +216,7 @@ async fn products(db: &Db) {
     let product = Some(first.product.row.id.clone());
     assert!(first.servers.iter().all(|row| row.product_id == product));
 
-    // An update keeps ids and what somebody switched off, and removes what is gone.
+    // An update keeps ids and what a user switched off, and removes servers that the new version lacks.
     store
         .server_set_enabled(&id, &server("two"), false)
         .await
@@ -277,7 +277,7 @@ async fn two_installations_at_once(db: &Db) {
     for round in 0..10 {
         let version = round.to_string();
         let (a, b) = (["x", "a"].map(new_server), ["x", "b"].map(new_server));
-        // The same product: one after the other, and the later one's servers stay.
+        // The same product: the installations take turns, and the servers of the later one remain.
         let manifest = json!({});
         let (first, second) = tokio::join!(
             db.store
@@ -295,7 +295,7 @@ async fn two_installations_at_once(db: &Db) {
         );
         db.store.product_uninstall(&id, "same").await.unwrap();
 
-        // Two products with a server of one name: exactly one gets it.
+        // Two products with a server of the same name: exactly one gets it.
         let (first, second) = tokio::join!(
             db.store
                 .product_install(&id, "one", &version, &manifest, &a),

@@ -66,7 +66,7 @@ async fn secrets(db: &Db) {
             .await;
         assert_error!(result, Conflict);
     }
-    // A version that has no predecessor, because it was deleted.
+    // A version whose predecessor does not exist.
     assert_error!(
         db.store.secret_put(&id, &secret("C", 2, b"x")).await,
         Conflict
@@ -155,7 +155,7 @@ async fn rotation(db: &Db) {
     assert_eq!(keys, [(a.clone(), b"a1".to_vec())]);
     let rewrapped = [(a.clone(), b"a2".to_vec())];
 
-    // Too few, too many, the wrong old key: nothing changes.
+    // Too few data keys, too many, or the wrong old key: nothing changes.
     assert_error!(
         store.master_rotate("m1", "m2", b"c", &[], None).await,
         Conflict
@@ -183,13 +183,13 @@ async fn rotation(db: &Db) {
         b"check 2"
     );
     assert_eq!(store.master_data_keys().await.unwrap(), rewrapped);
-    // Who still has the old master key wraps nothing with it any more.
+    // A process with the old master key can no longer wrap keys with it.
     let result = store.project_data_key_set_if_none(&b, "m1", b"b1").await;
     assert_error!(result, Conflict);
 }
 
-/// Data keys that are made during a rotation are wrapped with the new key, or refused, or make the
-/// rotation start again: none is left that no key opens.
+/// A data key made during a rotation is wrapped with the new key, or refused, or makes the rotation fail. No data key
+/// is left that no master key can open.
 async fn a_rotation_misses_no_data_key(db: &Db) {
     let other = db.another().await;
     db.store.master_set_if_none("m0", b"").await.unwrap();
@@ -209,7 +209,7 @@ async fn a_rotation_misses_no_data_key(db: &Db) {
             db.store.master_rotate(&old, &new, b"", &rewrapped, None),
             other.project_data_key_set_if_none(&id, &old, old.as_bytes()),
         );
-        // Exactly one of them was first, and the other one noticed.
+        // Exactly one of them succeeded, and the other one got an error.
         if rotated.is_ok() {
             assert_error!(made, Conflict);
         } else {

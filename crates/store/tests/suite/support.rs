@@ -1,4 +1,4 @@
-//! A database for one test, and short words for what tests put into it.
+//! A database for one test, and short constructors for test data.
 
 use model::{ProjectId, ServerName};
 use serde_json::json;
@@ -6,7 +6,7 @@ use store::{Location, NewProject, NewServer, Store, TransportKind};
 use tempfile::TempDir;
 use testkit::postgres::Database;
 
-/// Makes of each function `async fn name(db: &Db)` a test on SQLite and one on Postgres.
+/// Turns each function `async fn name(db: &Db)` into a test on SQLite and one on Postgres.
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {
         mod sqlite {$(
@@ -31,7 +31,7 @@ pub(crate) struct Db {
     pub(crate) place: Place,
 }
 
-/// What has to live as long as the database.
+/// Keeps the database alive.
 pub(crate) enum Place {
     Directory(TempDir),
     Server(Database),
@@ -50,7 +50,7 @@ impl Db {
         Self::open(location, Place::Server(database)).await
     }
 
-    /// The server's database.
+    /// The Postgres database.
     pub(crate) fn database(&self) -> &Database {
         match &self.place {
             Place::Server(database) => database,
@@ -66,12 +66,12 @@ impl Db {
         }
     }
 
-    /// A second handle, with connections of its own, as another process has.
+    /// A second handle with separate connections, as another process would have.
     pub(crate) async fn another(&self) -> Store {
         Store::open(&self.location).await.unwrap()
     }
 
-    /// A project that is there.
+    /// Adds a project.
     pub(crate) async fn project(&self, id: &str) -> ProjectId {
         let id = project(id);
         let put = self.store.project_put(&NewProject::new(id.clone())).await;
@@ -98,7 +98,7 @@ pub(crate) fn new_server(name: &str) -> NewServer {
     }
 }
 
-/// Asserts what kind of error it is.
+/// Asserts the kind of error.
 macro_rules! assert_error {
     ($result:expr, $kind:ident) => {
         match $result {

@@ -1,4 +1,4 @@
-//! Settings of tools, pins, and snapshots of catalogs.
+//! Tool settings, pins, and catalog snapshots.
 
 use store::{NewSnapshot, Page, Seen, ToolSetting};
 
@@ -18,7 +18,7 @@ fn seen(tool: &str, version: &str) -> Seen {
     Seen {
         tool: tool.to_owned(),
         digest: format!("sha256:{version}"),
-        // Spaces, order and numbers are a part of what was pinned.
+        // White space, order and numbers are part of a pinned definition.
         definition: format!("{{ \"z\": 1.0, \"a\": 12345678901234567890, \"v\": {version:?} }}"),
         config_digest: "c".to_owned(),
     }
@@ -46,7 +46,7 @@ async fn settings(db: &Db) {
         .await
         .unwrap();
     assert_eq!((row.enabled, &row.alias), (None, &renamed.alias));
-    // As another process finds it.
+    // Another process finds the same.
     let list = db.another().await.tool_setting_list(&id).await.unwrap();
     assert_eq!(list, [row]);
 
@@ -83,7 +83,7 @@ async fn pins(db: &Db) {
         assert_eq!(first[0].project_id.as_deref(), scope.map(|id| id.as_str()));
         assert_eq!(see(&both).await, first, "the same again changes nothing");
 
-        // A changed one waits; another change replaces it; the pinned one again ends the waiting.
+        // A changed definition waits, another change replaces it, and the pinned definition ends the waiting.
         let waiting = see(&[seen("a", "2")]).await;
         assert_eq!(waiting[0].digest, "sha256:1");
         assert_eq!(waiting[0].pending_digest.as_deref(), Some("sha256:2"));
@@ -123,7 +123,7 @@ fn seen_under(config: &str, tool: &str, version: &str) -> Seen {
     }
 }
 
-/// Cause, tool, and the versions before and after, newest first.
+/// Cause, tool, old and new version, newest first.
 async fn changes(db: &Db, scope: Option<&model::ProjectId>) -> Vec<[String; 4]> {
     let page = Page::default();
     let rows = db
@@ -153,7 +153,7 @@ async fn a_pin_belongs_to_a_configuration(db: &Db) {
         };
         let pinned =
             |version: &str, config: &str| (format!("sha256:{version}"), None, config.to_owned());
-        // An earlier version did not note it: other words are nobody's decision then.
+        // Stored by a version that did not record the configuration: a changed definition must be approved.
         assert_eq!(see("", "a", "1").await, pinned("1", ""));
         let waiting = (
             "sha256:1".to_owned(),
@@ -162,7 +162,7 @@ async fn a_pin_belongs_to_a_configuration(db: &Db) {
         );
         assert_eq!(see("x", "a", "2").await, waiting);
         assert_eq!(changes(db, scope).await, [[""; 4]; 0]);
-        // Another configuration: what waited and what it says now are one decision.
+        // With a changed configuration, the current definition is pinned, including one that was waiting.
         assert_eq!(see("y", "a", "2").await, pinned("2", "y"));
         assert_eq!(see("z", "a", "2").await, pinned("2", "z"));
         assert_eq!(see("w", "a", "3").await, pinned("3", "w"));
@@ -260,7 +260,7 @@ async fn snapshots(db: &Db) {
     }
 }
 
-/// Whoever removes a server and adds it again has agreed to nothing.
+/// Removing a server and adding it again approves nothing.
 async fn deleting_a_server_keeps_its_pins_alone(db: &Db) {
     let id = db.project("p").await;
     let store = &db.store;

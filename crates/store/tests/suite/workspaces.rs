@@ -1,4 +1,4 @@
-//! Hosted servers, and what happened to them.
+//! Hosted servers and their events.
 
 use model::ProjectId;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ async fn put(store: &Store, project: Option<&ProjectId>, name: &str) -> Result<W
     store.workspace_put(new).await
 }
 
-/// Runs a statement as somebody else would, who knows only the tables.
+/// Runs a statement as another program would, knowing only the tables.
 async fn run(db: &Db, text: &'static str) {
     use sqlx::Connection as _;
 
@@ -87,7 +87,7 @@ async fn hosted_servers(db: &Db) {
         assert_error!(store.workspace_set_status(&row.id, "x").await, NotFound);
         let set = store.workspace_set_config(project, &row.id, "x", &config);
         assert_error!(set.await, NotFound);
-        // The name is free again, and the new one is another.
+        // The name is free again, and the new server has a different id.
         let again = put(store, project, "time").await.unwrap();
         assert_ne!(again.id, row.id);
     }
@@ -96,7 +96,7 @@ async fn hosted_servers(db: &Db) {
 
 async fn h01_the_row_of_a_hosted_server(db: &Db) {
     let row = put(&db.store, None, "time").await.unwrap();
-    // Containers, control groups and volumes are named by it.
+    // Containers, cgroups and volumes are named after the id.
     assert!(
         row.id
             .bytes()
@@ -149,7 +149,7 @@ async fn a_name_that_a_server_of_the_project_has(db: &Db) {
     put(store, Some(&other), "time").await.unwrap();
     put(store, None, "time").await.unwrap();
 
-    // The other way round.
+    // The reverse.
     put(store, Some(&id), "hosted").await.unwrap();
     assert_error!(store.server_put(&id, &new_server("hosted")).await, Conflict);
     let servers = [new_server("free"), new_server("hosted")];
@@ -197,13 +197,13 @@ async fn a_project_takes_its_hosted_servers_with_it(db: &Db) {
         put(store, Some(&id), "time").await.unwrap();
     }
     let nobodys = put(store, None, "time").await.unwrap();
-    // They would all be called `time` and belong to everybody if they were only cut off.
+    // If deleting a project only cleared the project id, both would be called `time` and belong to no project.
     for name in ["a", "b"] {
         store.project_delete(&project(name)).await.unwrap();
     }
     assert_eq!(store.workspace_list_all().await.unwrap(), [nobodys]);
 
-    // What is remembered of a server goes with it, save how its tools were defined.
+    // Deleting a server deletes its settings and its snapshot, but not its tool pins.
     let id = db.project("c").await;
     for owner in [None, Some(&id)] {
         let row = put(store, owner, "new").await.unwrap();
@@ -247,7 +247,7 @@ async fn rows_of_other_kinds_are_left_alone(db: &Db) {
     }
     assert_error!(store.workspace_set_status("one", "x").await, NotFound);
     store.project_delete(&id).await.unwrap();
-    // They are as they were, without the project: changing two of them says so.
+    // The rows remain, without their project. With another type they become visible.
     run(
         db,
         "UPDATE kb.agent_workspaces SET container_type = 'mcp_server', name = id
@@ -296,7 +296,7 @@ async fn what_happened_to_a_hosted_server(db: &Db) {
         }
         assert_eq!(seen, details, "newest first");
     }
-    // A project sees none of another's, and what happened outlives whom it happened to.
+    // A project sees no events of another project, and events remain after their server is removed.
     let list = async |project, id: &str| {
         let page = Page::default();
         store.event_list(project, Some(id), &page).await.unwrap()

@@ -1,10 +1,10 @@
-//! The client that the official suite drives when the gateway is under test as a client.
+//! The client that the official conformance suite drives when it tests the gateway as a client.
 //!
-//! It starts `toolwharf stdio` with the suite's server as its only upstream and plays the host in
-//! front of it: lists everything, reads and calls what there is, answers what it is asked. It
-//! knows no scenario; what a scenario prescribes comes in its context
-//! (`MCP_CONFORMANCE_CONTEXT`), the rest follows from the schemas. Where the gateway has to sign in, this is its
-//! person: it opens the links that it is given. Deliberately absent: any judgement, which is the suite's.
+//! It starts `toolwharf stdio` with the suite's server as the only upstream and acts as the host: it lists everything,
+//! reads every resource, calls every tool and answers the server's requests. It knows no scenario. The scenario's
+//! instructions come from `MCP_CONFORMANCE_CONTEXT`; everything else is derived from the schemas. If the gateway has to
+//! sign in, this client acts as the user and opens the links. Deliberately absent: any verdict. The suite decides what
+//! passed.
 
 use std::{env, fs, path::Path, process::ExitCode, time::Duration};
 
@@ -14,11 +14,11 @@ use testkit::{Bin, DEADLINE, Peer, Process, RawClient, StdioClient, browser, pee
 use tokio::process::Command;
 use tokio_util::task::TaskTracker;
 
-/// The name of the suite's server in the gateway's configuration.
+/// The suite server's name in the gateway configuration.
 const SERVER: &str = "suite";
 
-/// How long a server that is up may take to list its tools, or to want a sign-in for them.
-const LISTING: Duration = Duration::from_secs(5);
+/// The time limit for a running server to list its tools, or to ask for a sign-in first.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Parser)]
 #[command(about = "A host with the gateway behind it, for the conformance suite")]
@@ -45,7 +45,7 @@ async fn main() -> ExitCode {
     let settings = folder.path().join("toolwharf.toml");
     let text = "client_metadata_url = \"https://conformance-test.local/client-metadata.json\"\n";
     fs::write(&settings, text).expect("a test can write a file");
-    // A browser comes back to a gateway that listens.
+    // A sign-in redirects the browser to a gateway that listens for HTTP.
     let needs_login = env::var("MCP_CONFORMANCE_SCENARIO").is_ok_and(|it| it.starts_with("auth/"));
     let _serving = match needs_login {
         true => Some(signed_in([&file, &settings], folder.path()).await),
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     let mut host = host.answering(move |method, params| match method {
         "elicitation/create" if params["mode"] == "url" => {
             let link = params["url"].as_str().unwrap_or_default().to_owned();
-            // The gateway waits for it, and asks no second time for one link.
+            // The gateway waits for the sign-in and sends each link only once.
             browsers.spawn(async move { browser::sign_in(&link).await });
             json!({ "action": "accept" })
         }
@@ -80,7 +80,7 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How the entry says that one signs in: what the scenario gave us to be known by.
+/// Returns the entry's sign-in configuration, with the client credentials from the scenario.
 fn login() -> Value {
     let context = env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
     let context: Value = serde_json::from_str(&context).unwrap_or_default();
@@ -109,7 +109,7 @@ fn login() -> Value {
     login
 }
 
-/// A gateway that listens, in the same home, with its person signed in if the server wants that at once.
+/// Starts a listening gateway in the same home. If the server requires a sign-in at once, it is completed here.
 async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
     let mut command = Command::new(Bin::path("toolwharf"));
     for file in files {
@@ -125,7 +125,7 @@ async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
         .await;
     let api = RawClient::new(&url).with("authorization", &format!("Bearer {token}"));
     let server = api.at(&format!("/api/v1/mcp/servers/{SERVER}"));
-    // One that has changed its issuer asks again.
+    // A server that has changed its issuer asks for another sign-in.
     for _ in 0..3 {
         let look = async || -> Option<(String, bool)> {
             let answer = server.get(&[]).await.collect(DEADLINE).await;
@@ -136,12 +136,12 @@ async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
         };
         let what = "the server's state";
         let (mut state, _) = testkit::wait_for_some(what, DEADLINE, look).await;
-        // Some let a handshake pass, and want a sign-in for their lists.
+        // Some servers accept the handshake and require a sign-in only for their lists.
         let settled = testkit::wait_for_some(what, DEADLINE, async || {
             let (state, lists) = look().await?;
             (state != "running" || lists).then_some(state)
         });
-        if let Ok(settled) = tokio::time::timeout(LISTING, settled).await {
+        if let Ok(settled) = tokio::time::timeout(LIST_TIMEOUT, settled).await {
             state = settled;
         }
         if state != "needs_login" {
@@ -164,11 +164,11 @@ async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
     serving
 }
 
-/// Uses all that the server offers, once.
+/// Uses everything that the server offers, once.
 async fn visit(host: &mut Peer) {
     let tools = list(host, "tools/list", "tools").await;
     for call in prescribed().unwrap_or_else(|| calls(&tools)) {
-        // What comes of it is the suite's affair, errors included.
+        // The suite judges the results, errors included.
         let arguments = call["arguments"].clone();
         let name = call["name"].as_str().unwrap_or_default();
         host.tool(name, arguments).await;
@@ -195,7 +195,7 @@ async fn list(host: &mut Peer, method: &str, key: &str) -> Vec<Value> {
     items.cloned().unwrap_or_default()
 }
 
-/// The calls that the scenario asks for.
+/// The tool calls that the scenario prescribes.
 fn prescribed() -> Option<Vec<Value>> {
     let context: Value = serde_json::from_str(&env::var("MCP_CONFORMANCE_CONTEXT").ok()?).ok()?;
     context["toolCalls"].as_array().cloned()
@@ -205,7 +205,7 @@ fn prescribed() -> Option<Vec<Value>> {
 fn calls(tools: &[Value]) -> Vec<Value> {
     let call = |tool: &Value| {
         let mut arguments = example(&tool["inputSchema"], false);
-        // A tool that takes a schema is to be shown how that of its neighbour arrived.
+        // A tool with a `schema` parameter gets its neighbour's input schema, as this client received it.
         if arguments.get("schema").is_some_and(Value::is_object) {
             let neighbour = tools.iter().find(|other| other["name"] != tool["name"]);
             arguments["schema"] = neighbour.map_or(json!({}), |it| it["inputSchema"].clone());
@@ -215,8 +215,8 @@ fn calls(tools: &[Value]) -> Vec<Value> {
     tools.iter().map(call).collect()
 }
 
-/// An object that fits the schema: defaults where there are some. Properties without one are left out
-/// if `only_needed` and they are not required.
+/// Returns an object that fits the schema, using defaults where the schema has them. With `only_needed`, properties
+/// that are not required and have no default are left out.
 fn example(schema: &Value, only_needed: bool) -> Value {
     let required: Vec<&str> = schema["required"]
         .as_array()

@@ -1,4 +1,4 @@
-"""Makes one version of a package, for npm and for PyPI: NAME VERSION TOOLS."""
+"""Builds one version of a package for npm and PyPI. Arguments: NAME VERSION TOOLS."""
 
 import base64, hashlib, io, json, sys, tarfile, zipfile
 
@@ -36,7 +36,7 @@ def main():
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
 """ % (tools, version)
 
-# npm: a package, and what its registry says of it.
+# npm: the package and its registry metadata.
 manifest = {"name": name, "version": version, "bin": {name: "index.js"}}
 archive = f"{name}-{version}.tgz"
 with tarfile.open(archive, "w:gz") as tar:

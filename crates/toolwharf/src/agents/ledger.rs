@@ -1,4 +1,4 @@
-//! The store, as an agent writes its runs into it. Calls of servers are recorded by the gateway.
+//! Stores the runs of agents. Calls of servers are recorded by the gateway.
 
 use std::collections::HashMap;
 
@@ -19,9 +19,9 @@ use super::CALLER;
 pub(super) struct Records {
     store: Store,
     gateway: Gateway,
-    /// Of the agent, and so of all its runs.
+    /// The project of the agent, and thus of all its runs.
     project: Option<ProjectId>,
-    /// When the calls that are open began.
+    /// The start times of open calls.
     open: Mutex<HashMap<CallId, Instant>>,
 }
 
@@ -35,7 +35,7 @@ impl Records {
         }
     }
 
-    /// Whether calls are recorded, and with their texts.
+    /// The recording mode of calls; `None` if they are not recorded.
     fn recorded(&self) -> Option<AuditBodies> {
         let audit = &self.gateway.settings().audit;
         audit.enabled.then_some(audit.bodies)

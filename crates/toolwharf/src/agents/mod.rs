@@ -1,8 +1,8 @@
 //! The agents of this installation: one for each project that chats, and one for all servers together.
 //!
-//! `agent` knows neither servers nor a database; here it is given both: [`servers`] is the gateway as an agent uses it,
-//! so that its calls go the way of all others; [`ledger`] is the store. An agent is made at its first chat, with the
-//! settings and the key of that moment, and made anew when one of them has changed.
+//! The crate `agent` knows neither servers nor a database. This module provides both: [`servers`] makes the agent a
+//! client of the gateway, so that its calls are handled like all others; [`ledger`] stores its runs. An agent is
+//! created at the first chat, with the current settings and key, and created again when one of them changes.
 
 mod ledger;
 mod native;
@@ -30,10 +30,9 @@ use self::{
 };
 use crate::projects::Projects;
 
-/// What the records of an agent's calls name as their caller.
+/// The caller named in records of an agent's calls.
 const CALLER: &str = "agent";
 
-/// See the module's documentation.
 pub(crate) struct Agents {
     gateway: Gateway,
     projects: Arc<Projects>,
@@ -42,13 +41,13 @@ pub(crate) struct Agents {
     turns: Arc<Mutex<UnderWay>>,
 }
 
-/// Turns that are under way.
+/// Turns in progress.
 #[derive(Default)]
 struct UnderWay {
-    /// No other may begin: the product stops.
+    /// Set when the gateway stops: no new turn may begin.
     closed: bool,
     count: usize,
-    /// Their conversations, and what is asked in them; one that is only beginning is not among them yet.
+    /// The turns' conversations, with their pending questions. A turn that is still beginning is not included.
     conversations: HashMap<(Option<ProjectId>, String), Questions>,
 }
 
@@ -59,7 +58,7 @@ struct Made {
     agent: Arc<Agent>,
 }
 
-/// Why there is no agent.
+/// Why no agent is available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAgent {
     #[error(
@@ -81,7 +80,7 @@ pub(crate) enum NoAgent {
     Store(#[from] store::Error),
 }
 
-/// A turn, which counts as under way until it is dropped.
+/// A turn in progress, until it is dropped.
 pub(crate) struct Turn {
     turns: Arc<Mutex<UnderWay>>,
     conversation: Option<(Option<ProjectId>, String)>,
@@ -101,7 +100,7 @@ pub(crate) enum NoTurn {
 }
 
 impl Turn {
-    /// Makes it a turn of this conversation; `false` if another is under way in it.
+    /// Assigns the turn to a conversation; `false` if another turn is in progress in it.
     pub(crate) fn of(&mut self, project: Option<&ProjectId>, conversation: &str) -> bool {
         let conversation = (project.cloned(), conversation.to_owned());
         match self.turns.lock().conversations.entry(conversation.clone()) {
@@ -112,7 +111,7 @@ impl Turn {
         true
     }
 
-    /// What servers ask in the course of it.
+    /// The questions that servers ask during the turn.
     pub(crate) fn questions(&self) -> Questions {
         self.questions.clone()
     }
@@ -150,7 +149,7 @@ impl Agents {
     /// Begins a turn.
     ///
     /// # Errors
-    /// When as many are under way as the settings allow, or Toolwharf stops.
+    /// If the limit of concurrent turns is reached, or the gateway is stopping.
     pub(crate) fn turn(&self) -> Result<Turn, NoTurn> {
         let settings = self.gateway.settings();
         let most = settings.agent.as_ref().map_or(0, |agent| agent.max_chats);
@@ -169,7 +168,7 @@ impl Agents {
         })
     }
 
-    /// What is asked in the turn of a conversation that is under way; `None` if none is.
+    /// The questions of the turn in progress in a conversation; `None` without one.
     pub(crate) fn questions(
         &self,
         project: Option<&ProjectId>,
@@ -182,7 +181,7 @@ impl Agents {
     /// The agent of a project, or of all servers.
     ///
     /// # Errors
-    /// Before anything is started: no model is set up, its key is missing, or the store does not tell.
+    /// If no model is set up, its key is missing, or the database does not respond. Nothing was started then.
     pub(crate) async fn of(&self, project: Option<&ProjectId>) -> Result<Arc<Agent>, NoAgent> {
         let settings = self.gateway.settings().agent.clone();
         let settings = settings.ok_or(NoAgent::NotSetUp)?;
@@ -205,13 +204,13 @@ impl Agents {
         Ok(agent)
     }
 
-    /// Lets no other turn begin; those that are under way go on.
+    /// Prevents new turns. Turns in progress continue.
     pub(crate) fn close(&self) {
         self.turns.lock().closed = true;
     }
 
-    /// Ends all chats with an error that says that they had this long to end by themselves, and waits for what is still
-    /// to be written. How many were under way.
+    /// Ends all chats, with an error that states the grace period they had, and waits until everything is written.
+    /// Returns how many turns were in progress.
     pub(crate) async fn stop(&self, grace: Duration) -> usize {
         self.close();
         let cut = self.turns.lock().count;
@@ -224,7 +223,7 @@ impl Agents {
         cut
     }
 
-    /// The settings' key, else the project's secret, else the environment's.
+    /// The key in the settings, else the project's secret, else the environment's.
     async fn key(
         &self,
         project: Option<&ProjectId>,
@@ -242,7 +241,7 @@ impl Agents {
             if let Some(key) = secrets.values.remove(name) {
                 return Ok(Some(Hidden::new(key)));
             }
-            // The project pays for its own chats, and not whoever has the key of the environment.
+            // A project pays for its own chats. The environment's key belongs to another account.
             if let Some(why) = secrets.closed(name) {
                 return Err(NoAgent::Closed(why.to_owned()));
             }
@@ -252,7 +251,7 @@ impl Agents {
             .filter(|key| !key.trim().is_empty());
         match (key, settings.api) {
             (Some(key), _) => Ok(Some(Hidden::new(key))),
-            // A model server of one's own asks for none.
+            // A self-hosted model server needs no key.
             (None, ModelApi::OpenAi) => Ok(None),
             (None, ModelApi::Anthropic) => Err(NoAgent::NoKey(name)),
         }

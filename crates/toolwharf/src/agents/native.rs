@@ -5,13 +5,13 @@ use serde_json::json;
 
 const DISPLAY_RECIPE: &str = "display_recipe";
 
-/// The tools of these names; others are left out.
+/// The tools with these names. Unknown names are skipped.
 pub(super) fn chosen<'n>(names: impl IntoIterator<Item = &'n String>) -> Vec<NativeTool> {
     let chosen = names.into_iter().filter(|name| *name == DISPLAY_RECIPE);
     chosen.map(|_| display_recipe()).collect()
 }
 
-/// Shows a recipe to whoever chats: the client gets it as it is, to draw a card of it.
+/// Shows a recipe to the user. The client gets its data unchanged, and draws a card.
 fn display_recipe() -> NativeTool {
     let lines = json!({ "type": "array", "items": { "type": "string", "maxLength": 2000 }, "maxItems": 200 });
     let schema = json!({

@@ -1,12 +1,13 @@
-//! The gateway's servers, as an agent uses them.
+//! The gateway's servers, as used by an agent.
 //!
-//! What a model is offered is what a client of the same scope is: tools that are switched off or kept back are not there,
-//! descriptions are those of the project. A call is one of the gateway's: recorded, queued, and ended with its caller.
+//! A model is offered the same tools as a client of the same scope: disabled and withheld tools are missing, and
+//! descriptions are those of the project. A call is an ordinary call of the gateway: recorded, queued, and cancelled
+//! with its caller.
 //!
-//! The start (A10) is the agent's, and of the servers of the configuration file: those that run already are only looked
-//! at, and of those that a failed start started the ones that nobody else uses are stopped again. It is the first start
-//! that can fail a chat. A server that was up before, a project's own and a hosted one never do: a turn goes on without
-//! them, and says so.
+//! The agent starts the servers of the configuration file (A10). Servers that already run are only checked. If a start
+//! fails, the servers that it started and that no one else uses are stopped again. Only the first start can fail a
+//! chat. Servers that were up before, a project's own servers and hosted servers never do: the turn continues without
+//! them and reports that.
 
 use std::sync::{
     Arc,
@@ -37,16 +38,17 @@ use serde_json::Value;
 use super::CALLER;
 use crate::projects::Projects;
 
-/// Who calls, where questions can be answered.
+/// The client's name and version, for calls in which servers may ask questions.
 const INFO: &str = concat!(
     "{\"name\":\"toolwharf-agent\",\"version\":\"",
     env!("CARGO_PKG_VERSION"),
     "\"}"
 );
-/// What may be asked: a person's words, and a link to open. Who chats is no model, so nobody answers as one.
+/// The kinds of questions that servers may ask: forms and links for a person. Sampling is not supported, since no model
+/// would answer.
 const ASKS: &str = "{\"elicitation\":{\"form\":{},\"url\":{}}}";
-/// What a call says in its course is not listened to.
-const BOUNDS: Bounds = Bounds {
+/// Messages during a call are ignored.
+const OUTBOX_BOUNDS: Bounds = Bounds {
     messages: 1,
     bytes: 64 << 10,
 };
@@ -55,12 +57,12 @@ pub(super) struct Ours {
     gateway: Gateway,
     projects: Arc<Projects>,
     scope: Scope,
-    /// What `[agent]` says; the project may say otherwise.
+    /// The policy in `[agent]`. The project's own takes precedence.
     start: StartPolicy,
     started: Started,
 }
 
-/// Whether the first start of a scope's servers is over: it is once for all agents that are made for the scope.
+/// Set once the first start of a scope's servers is over. Shared by all agents created for the scope.
 #[derive(Clone, Default)]
 pub(super) struct Started(Arc<AtomicBool>);
 
@@ -81,13 +83,13 @@ struct Item {
 }
 
 impl Item {
-    /// Whether an App draws its results (MCP Apps, `_meta.ui.resourceUri`).
+    /// Returns true if an App draws its results (MCP Apps, `_meta.ui.resourceUri`).
     fn has_app(&self) -> bool {
         let ui = &self.meta["ui"];
         ui["resourceUri"].is_string() || self.meta["ui/resourceUri"].is_string()
     }
 
-    /// Whether models may call it: some tools are for Apps only (MCP Apps, `_meta.ui.visibility`).
+    /// Returns true if models may call it. Some tools are for Apps only (MCP Apps, `_meta.ui.visibility`).
     fn is_for_models(&self) -> bool {
         let visibility = self.meta["ui"]["visibility"].as_array();
         visibility.is_none_or(|all| all.iter().any(|one| one == "model"))
@@ -140,7 +142,7 @@ impl Ours {
         of_project.unwrap_or(self.start)
     }
 
-    /// Where the policy is written.
+    /// The configuration key of the policy.
     fn place(&self) -> String {
         match &self.scope.project {
             Some(project) => format!(
@@ -158,14 +160,14 @@ impl Ours {
             .map_err(|error| ServersError(format!("the project cannot be looked up: {error}")))
     }
 
-    /// What there is in the scope; servers that are being started for the first time are waited for.
+    /// The view of the scope. Waits for servers that start for the first time.
     async fn view(&self) -> Result<Arc<View>, ServersError> {
         self.admit().await?;
         let view = self.gateway.settled(&self.scope).await;
         view.ok_or_else(|| ServersError(self.scope.missing()))
     }
 
-    /// One server of the file after the other; the first that does not come up ends it.
+    /// Starts the file's servers one after the other. The first failure ends it.
     async fn one_after_another(&self) -> Result<(), ServersError> {
         self.admit().await?;
         let view = self.gateway.view(&self.scope);
@@ -182,7 +184,7 @@ impl Ours {
                     server.release_idle();
                 }
                 return Err(ServersError(format!(
-                    "the server `{}` did not start: {reason}; put it right or switch it off, or write \
+                    "the server `{}` did not start: {reason}; fix or disable it, or write \
                      `start = \"parallel\"` under {} to chat without such servers",
                     server.key(),
                     self.place()
@@ -193,10 +195,10 @@ impl Ours {
     }
 }
 
-/// The tools of a view that models are offered, under the names that they call them by.
+/// The tools of a view that models are offered, under the names by which they call them.
 ///
 /// # Errors
-/// When the list is not what the gateway makes.
+/// If the list does not have the gateway's format.
 pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
     let unreadable = |error| ServersError(format!("the list of tools cannot be read: {error}"));
     let list = view.list(ListKind::Tools, Era::Legacy);
@@ -222,7 +224,7 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
 impl Servers for Ours {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         Box::pin(async {
-            // Under another policy, what is not started is so by being asked for its tools.
+            // With other policies, requesting the tools starts the servers.
             if !self.started.0.load(Ordering::Relaxed) && self.policy() == StartPolicy::Sequential {
                 self.one_after_another().await?;
             }
@@ -276,8 +278,7 @@ impl Servers for Ours {
             });
             let Some((exposed, ..)) = offered else {
                 let (server, tool) = (&call.server, &call.tool);
-                let gone =
-                    || format!("server `{server}` does not offer the tool `{tool}` any more");
+                let gone = || format!("server `{server}` no longer offers the tool `{tool}`");
                 let why = view.kept_back_of(server, tool.as_str());
                 return Err(ServersError(why.unwrap_or_else(gone)));
             };
@@ -301,10 +302,9 @@ impl Servers for Ours {
             );
             let depth = self.gateway.settings().limits.max_depth;
             let frame = Frame::parse(text.into(), depth);
-            let frame = frame.map_err(|error| {
-                ServersError(format!("the arguments are not acceptable: {error}"))
-            })?;
-            let (scope, outbox) = (self.scope.clone(), Outbox::new(BOUNDS));
+            let frame = frame
+                .map_err(|error| ServersError(format!("the arguments are invalid: {error}")))?;
+            let (scope, outbox) = (self.scope.clone(), Outbox::new(OUTBOX_BOUNDS));
             let caller = match call.can_ask {
                 true => Caller {
                     modern_capabilities: Some(Bytes::from_static(ASKS.as_bytes())),
@@ -339,13 +339,13 @@ impl Servers for Ours {
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {
-        // The gateway's servers go on: they have other clients.
+        // The gateway's servers continue to run: they have other clients.
         Box::pin(async {})
     }
 }
 
-/// The name that an agent knows a tool by: its server's, or the project's own for it. Prefixes are the gateway's way to
-/// tell names apart; an agent has its own.
+/// The name of a tool for an agent: the server's, or the project's alias. The gateway's prefixes are dropped, since an
+/// agent has its own.
 fn shown<'n>(exposed: &'n str, server: &str, native: &'n str) -> &'n str {
     let prefixed = exposed
         .strip_prefix(server)

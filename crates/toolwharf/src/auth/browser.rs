@@ -1,12 +1,14 @@
-//! Browser sessions: who is behind a cookie, and the one-time links that open a session.
+//! Browser sessions, and the one-time links that open one.
 //!
-//! Invariants: a cookie and a link are secrets of tickets ([`Tickets`]), so all replicas know them; a link is good once; a session of a key
-//! lasts no longer than the key, and one of an issuer's no longer than the settings of issuers stay as they are. A session that was used
-//! here is in memory, and forgotten within a second of its end at another replica. Whether a request may use its cookie at all is `gateway::Guard`'s to say.
+//! Invariants: cookies and links are secrets of tickets ([`Tickets`]), so all replicas accept them. A link works once.
+//! A session opened with a key ends with the key; one opened at an issuer ends when the issuer settings change.
+//! Sessions used here are cached, and dropped from the cache within a second after they end at another replica.
+//! `gateway::Guard` decides whether a request may use its cookie.
 //!
-//! Browsers send a host's cookies to every port of that host, and any port can set them. So a session has a second secret, the page secret:
-//! only the response that opens the session contains it, and the page keeps it in its origin's storage and sends it as [`PAGE_SECRET`].
-//! The server keeps a digest of it. A page secret is good only with the cookie of the same session.
+//! Browsers send a host's cookies to every port of that host, and any port can set them. So a session has a second
+//! secret, the page secret: only the response that opens the session contains it. The page keeps it in its origin's
+//! storage and sends it as [`PAGE_SECRET`]. The server keeps a digest of it. A page secret is valid only with the
+//! cookie of the same session.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -24,20 +26,19 @@ use crate::tickets::{Kind, Tickets, digest};
 /// The header with which a page of this gateway proves that it belongs to the session of its cookie.
 pub(crate) const PAGE_SECRET: HeaderName = HeaderName::from_static("toolwharf-session");
 
-/// A session that was just opened.
+/// A newly opened session.
 pub(crate) struct Opened {
     /// The value of `Set-Cookie`.
     pub(crate) cookie: String,
-    /// The page secret. Nothing tells it again.
+    /// The page secret. No later response contains it.
     pub(crate) page_secret: String,
 }
 
-/// The sessions of all browsers.
 pub(crate) struct Browsers {
     cookie: String,
     secure: bool,
     tickets: Arc<Tickets>,
-    /// What the settings of issuers are known by.
+    /// A digest of the issuer settings.
     rules: String,
     known: Mutex<Known>,
 }
@@ -46,7 +47,7 @@ pub(crate) struct Browsers {
 struct Known {
     /// Sessions that were used here, by the digests of their cookies.
     sessions: HashMap<String, Session>,
-    /// How often sessions may have ended before their time. What was read before the last of these is not remembered.
+    /// Counts the events after which cached sessions may be stale. A session read before the latest one is not cached.
     ends: u64,
 }
 
@@ -58,27 +59,28 @@ struct Session {
     until: Time,
 }
 
-/// What the database keeps of a session, and of a link that opens one.
+/// The stored data of a session, or of a link that opens one.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     id: String,
     role: Option<Role>,
     projects: BTreeMap<ProjectId, Role>,
     rules: String,
-    /// The digest of the page secret. Links have none, and sessions of older versions have none and count for nothing.
+    /// The digest of the page secret. Empty for links. Also empty for sessions of older versions, which are not
+    /// accepted.
     #[serde(default)]
     page: String,
 }
 
 impl Browsers {
-    /// For a gateway at this address, with these issuers.
+    /// `base`: the address of this gateway.
     pub(super) fn new(
         base: &str,
         issuers: &BTreeMap<String, OidcSettings>,
         tickets: Arc<Tickets>,
     ) -> Self {
         let secure = base.starts_with("https://");
-        // Browsers keep cookies of one host together, whatever the port.
+        // Browsers share cookies between all ports of a host.
         let port = base
             .rsplit(':')
             .next()
@@ -98,7 +100,7 @@ impl Browsers {
     /// Opens a session.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn open(&self, who: &Principal) -> store::Result<Opened> {
         let page_secret = hex::encode(rand::random::<[u8; 32]>());
         let kept = Kept {
@@ -112,11 +114,11 @@ impl Browsers {
         })
     }
 
-    /// Ends the session of these headers, if they have its cookie and its page secret; the value of `Set-Cookie`, which makes the browser
-    /// forget the cookie in any case.
+    /// Ends the session of these headers if they contain its cookie and its page secret. Returns a `Set-Cookie` value
+    /// that deletes the cookie in any case.
     ///
     /// # Errors
-    /// Those of the database: it may go on.
+    /// Database errors. The session may still be open.
     pub(crate) async fn close(&self, headers: &HeaderMap) -> store::Result<String> {
         let is_pages = self.principal(headers).await?.is_some();
         if let Some(value) = self.value(headers).filter(|_| is_pages) {
@@ -134,10 +136,10 @@ impl Browsers {
         format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
     }
 
-    /// Whose session that is, by cookie and page secret, whether or not their key is still living.
+    /// The user of the session, by cookie and page secret. Does not check whether the user's key is still valid.
     ///
     /// # Errors
-    /// Those of the database, if the session is not known here.
+    /// Database errors, if the session is not cached.
     pub(super) async fn principal(
         &self,
         headers: &HeaderMap,
@@ -146,17 +148,17 @@ impl Browsers {
         let (Some(secret), None) = (secrets.next(), secrets.next()) else {
             return Ok(None);
         };
-        // Digests are compared: how long that takes says nothing about the secret.
+        // Comparing digests takes a time that says nothing about the secret.
         let page = digest(secret.as_bytes());
         let session = self.session(headers).await?;
         let session = session.filter(|session| session.page == page);
         Ok(session.map(|session| session.who))
     }
 
-    /// Whose session that is by its cookie alone. Only for pages that are reached by navigation.
+    /// The user of the session, by its cookie alone. Only for pages that are opened by navigation.
     ///
     /// # Errors
-    /// Those of the database, if the session is not known here.
+    /// Database errors, if the session is not cached.
     pub(super) async fn by_cookie(
         &self,
         headers: &HeaderMap,
@@ -164,7 +166,6 @@ impl Browsers {
         Ok(self.session(headers).await?.map(|session| session.who))
     }
 
-    /// The session of a cookie.
     async fn session(&self, headers: &HeaderMap) -> store::Result<Option<Session>> {
         let Some(value) = self.value(headers) else {
             return Ok(None);
@@ -193,7 +194,7 @@ impl Browsers {
         Ok(Some(session))
     }
 
-    /// The cookie's value, if headers have one of ours.
+    /// The value of the session cookie, if the headers contain one.
     fn value<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let cookies = headers.get_all(header::COOKIE).into_iter();
         let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
@@ -204,18 +205,18 @@ impl Browsers {
         })
     }
 
-    /// Makes a link for them; the secret part of it.
+    /// Makes a one-time sign-in link and returns its secret part.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn link(&self, who: &Principal) -> store::Result<String> {
         self.tickets.issue(Kind::Link, &self.kept(who)).await
     }
 
-    /// Whom that link is for; it is used up.
+    /// Redeems a link and returns its user.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn redeem(&self, link: &str) -> store::Result<Option<Arc<Principal>>> {
         let kept = self.tickets.take::<Kept>(Kind::Link, link).await?;
         Ok(kept.and_then(|kept| self.living(kept)))
@@ -231,7 +232,7 @@ impl Browsers {
         }
     }
 
-    /// Who they are; `None`: the settings of issuers have changed since, and may give them another role.
+    /// The stored user; `None` if the issuer settings have changed since, so that the user may have another role now.
     fn living(&self, kept: Kept) -> Option<Arc<Principal>> {
         let is_of_key = kept.id.starts_with("key:");
         (is_of_key || kept.rules == self.rules).then(|| {
@@ -243,7 +244,7 @@ impl Browsers {
         })
     }
 
-    /// Whether somebody with that id has a session that was used here.
+    /// Returns true if this principal has a valid session that was used here.
     pub(super) fn lives(&self, id: &str) -> bool {
         let now = store::now();
         let known = self.known();
@@ -254,18 +255,18 @@ impl Browsers {
         living.any(|session| *session.who.id == *id)
     }
 
-    /// Forgets what has ended; whose sessions these were.
+    /// Drops expired sessions from the cache and returns their principals.
     pub(super) fn expire(&self) -> Vec<Arc<str>> {
         let now = store::now();
         self.forget(|_, session| session.until <= now)
     }
 
-    /// Forgets what has ended at other replicas; whose sessions these were.
+    /// Drops sessions that ended at other replicas from the cache and returns their principals.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(super) async fn refresh(&self) -> store::Result<Vec<Arc<str>>> {
-        // Before the look: a session that is used meanwhile is not taken for one that has ended.
+        // Read before the query, so that a session that is first used during the query does not count as ended.
         let before: Vec<String> = {
             let mut known = self.known();
             known.ends += 1;
@@ -296,7 +297,7 @@ impl Browsers {
 }
 
 impl Known {
-    /// Remembers a session; one too many has the one forgotten that ends first.
+    /// Caches a session. If the cache is full, evicts the session that expires first.
     fn remember(&mut self, digest: String, session: Session) {
         if self.sessions.len() >= Kind::Session.most() as usize {
             let all = self.sessions.iter();
@@ -326,13 +327,13 @@ mod tests {
             .collect()
     }
 
-    /// What the page of a session sends.
+    /// The headers that the page of a session sends.
     fn sent(opened: &Opened) -> HeaderMap {
         let (cookie, _) = opened.cookie.split_once("; ").expect("attributes");
         headers(&format!("other=1; {cookie}"), &opened.page_secret)
     }
 
-    /// The same session at another replica, or after a restart.
+    /// The same sessions at another replica, or after a restart.
     fn elsewhere(browsers: &Browsers, issuers: &BTreeMap<String, OidcSettings>) -> Browsers {
         Browsers::new("http://127.0.0.1:6280", issuers, browsers.tickets.clone())
     }
@@ -442,7 +443,7 @@ mod tests {
             }
             browsers.close(&sent).await.expect("an answer");
         }
-        // Nothing of that ended the session, and navigation needs the cookie only.
+        // None of these requests ended the session. Navigation needs the cookie only.
         for replica in [&browsers, &other] {
             let found = replica.principal(&sent(&own)).await.expect("an answer");
             assert_eq!(found.as_deref(), Some(&who));

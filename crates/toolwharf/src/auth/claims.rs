@@ -1,7 +1,6 @@
-//! What a token says, and whether that suffices: issuer, audience, time and scopes (RFC 9068, section 4); then whom it makes of
-//! its person.
+//! Checks the claims of a token (issuer, audience, time and scopes; RFC 9068, section 4) and maps them to a principal.
 //!
-//! Pure: the signature was checked before, or the issuer was asked.
+//! Pure: the signature was checked before, or the issuer confirmed the token.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,25 +9,25 @@ use serde_json::{Map, Value};
 
 use super::{Principal, tokens::Refused};
 
-/// How far an issuer's clock may be off, in seconds.
-pub(super) const SKEW: i64 = 60;
-/// Longest name of a person, in bytes.
-const SUBJECT_BYTES: usize = 255;
+/// Maximum clock difference to an issuer, in seconds.
+pub(super) const SKEW_SECONDS: i64 = 60;
+/// Maximum bytes of a subject.
+const MAX_SUBJECT_BYTES: usize = 255;
 
 pub(super) type Claims = Map<String, Value>;
 
-/// A token that may be used.
+/// A valid token.
 #[derive(Clone, Debug)]
 pub(crate) struct Verified {
     pub(crate) principal: Arc<Principal>,
-    /// From then on it is refused, in seconds since 1970.
+    /// Expiry including the allowed skew, in seconds since 1970.
     pub(super) ends_at: i64,
     /// The paths below which it may be used; `None`: everywhere.
     pub(super) paths: Option<Vec<String>>,
 }
 
 impl Verified {
-    /// Whether it is for what is at that path.
+    /// Returns true if the token may be used for this path.
     pub(super) fn covers(&self, path: &str) -> bool {
         self.paths.as_ref().is_none_or(|paths| {
             paths.iter().any(|own| {
@@ -39,11 +38,11 @@ impl Verified {
     }
 }
 
-/// Checks all but the signature. `bases` are the addresses of this gateway, `now` is in seconds since 1970; `known`: the issuer was
-/// asked about it and need not say again whose it is and until when.
+/// Checks everything except the signature. `bases`: addresses of this gateway. `now`: seconds since 1970. `known`: the
+/// issuer confirmed the token, so `iss` and `exp` may be missing.
 ///
 /// # Errors
-/// What does not suffice.
+/// The claim that failed the check.
 pub(super) fn verify(
     name: &str,
     settings: &OidcSettings,
@@ -61,19 +60,19 @@ pub(super) fn verify(
     }
     let ends_at = time(claims, "exp")?;
     let ends_at = match ends_at {
-        Some(end) => end.saturating_add(SKEW),
+        Some(end) => end.saturating_add(SKEW_SECONDS),
         None if known => i64::MAX,
         None => return Err(invalid("it has no `exp`")),
     };
     if ends_at <= now {
-        let ago = now.saturating_sub(ends_at - SKEW);
+        let ago = now.saturating_sub(ends_at - SKEW_SECONDS);
         return Err(invalid(&format!(
             "it expired {ago} s ago by the clock of this machine"
         )));
     }
     for claim in ["nbf", "iat"] {
         let ahead = time(claims, claim)?.unwrap_or(0).saturating_sub(now);
-        if ahead > SKEW {
+        if ahead > SKEW_SECONDS {
             return Err(invalid(&format!(
                 "its `{claim}` is {ahead} s ahead of the clock of this machine: one of the two is wrong"
             )));
@@ -95,10 +94,10 @@ pub(super) fn verify(
     })
 }
 
-/// Checks an ID token for this client, all but its signature and nonce (OpenID Connect Core 3.1.3.7); who it is of.
+/// Checks an ID token for this client, except its signature and nonce (OpenID Connect Core 3.1.3.7). Returns its user.
 ///
 /// # Errors
-/// What does not suffice.
+/// The claim that failed the check.
 pub(super) fn identity(
     name: &str,
     settings: &OidcSettings,
@@ -114,7 +113,7 @@ pub(super) fn identity(
     if !audiences.contains(&client) || party.is_some_and(|party| party != client) {
         return Err(invalid("the ID token is for another client"));
     }
-    if time(claims, "exp")?.is_none_or(|end| end.saturating_add(SKEW) <= now) {
+    if time(claims, "exp")?.is_none_or(|end| end.saturating_add(SKEW_SECONDS) <= now) {
         return Err(invalid(
             "the ID token has expired by the clock of this machine",
         ));
@@ -122,20 +121,20 @@ pub(super) fn identity(
     principal(name, settings, claims)
 }
 
-/// Who it is, and what the rules give them.
+/// Builds the principal, with the roles that the access rules grant.
 fn principal(
     name: &str,
     settings: &OidcSettings,
     claims: &Claims,
 ) -> Result<Arc<Principal>, Refused> {
-    // A client that speaks for itself may have no `sub`; clients and people may have the same names.
+    // A client that acts for itself may have no `sub`. The kind keeps clients and users with the same name apart.
     let (kind, subject) = match (text(claims, "sub"), text(claims, "client_id")) {
         (None, Some(client)) => ("client", client),
         (subject, _) => ("user", subject.unwrap_or_default()),
     };
     let plain = !subject.is_empty() && !subject.chars().any(char::is_control);
-    if !plain || subject.len() > SUBJECT_BYTES {
-        return Err(invalid("it has no `sub`, or none that can be a name"));
+    if !plain || subject.len() > MAX_SUBJECT_BYTES {
+        return Err(invalid("it has no `sub`, or one that is not a valid name"));
     }
     let mut principal = Principal {
         id: format!("{kind}:{name}:{subject}").into(),
@@ -157,7 +156,7 @@ fn principal(
     Ok(Arc::new(principal))
 }
 
-/// Which paths of ours are among its audiences.
+/// The paths of this gateway among the token's audiences.
 fn audience(
     settings: &OidcSettings,
     bases: &[String],
@@ -192,18 +191,18 @@ fn foreign(audiences: &[&str]) -> String {
             let first: String = first.chars().take(100).collect();
             format!("it is for `{first}`, which is not this gateway")
         }
-        None => "it does not say for whom it is (`aud`)".to_owned(),
+        None => "it has no audience (`aud`)".to_owned(),
     }
 }
 
-/// `scope` as RFC 9068 has it, or `scp` as Entra and Okta do.
+/// `scope` (RFC 9068), or `scp` (Entra, Okta).
 fn scopes(claims: &Claims) -> Vec<&str> {
     let all = ["scope", "scp"].map(|name| strings(claims.get(name)));
     let all = all.into_iter().flatten();
     all.flat_map(str::split_ascii_whitespace).collect()
 }
 
-/// Whether a claim is or holds that value. Its name may be a path with dots, such as `realm_access.roles`.
+/// Returns true if a claim equals or contains the value. The name may be a dotted path such as `realm_access.roles`.
 fn has(claims: &Claims, name: &str, value: &str) -> bool {
     let found = claims.get(name).or_else(|| {
         let mut parts = name.split('.');
@@ -235,7 +234,7 @@ fn time(claims: &Claims, name: &str) -> Result<Option<i64>, Refused> {
         .or_else(|| value.as_f64().map(|seconds| seconds as i64));
     match seconds {
         Some(seconds) => Ok(Some(seconds)),
-        None => Err(invalid(&format!("its `{name}` is no time"))),
+        None => Err(invalid(&format!("its `{name}` is not a time"))),
     }
 }
 
@@ -275,7 +274,7 @@ mod tests {
         }
     }
 
-    /// The outcome for good claims with `changes`; `null` takes one away.
+    /// The result for valid claims with `changes`; `null` removes a claim.
     fn outcome(settings: &OidcSettings, changes: Value, known: bool) -> Result<Verified, Refused> {
         let mut claims = json!({
             "iss": "https://login.example/realms/corp", "sub": "ann", "aud": "https://tools.example/mcp",
@@ -306,7 +305,7 @@ mod tests {
         check(json!({}), "/mcp/ml/server", ml);
         check(json!({ "groups": "ml", "typ": "Bearer" }), "/mcp", ml);
         check(
-            json!({ "exp": NOW - SKEW + 1, "nbf": NOW + SKEW, "iat": NOW + SKEW }),
+            json!({ "exp": NOW - SKEW_SECONDS + 1, "nbf": NOW + SKEW_SECONDS, "iat": NOW + SKEW_SECONDS }),
             "/mcp",
             ml,
         );
@@ -364,10 +363,10 @@ mod tests {
         check(json!({ "exp": NOW - 300 }), "expired 300 s ago");
         check(json!({ "exp": i64::MIN }), "expired");
         check(json!({ "exp": null }), "no `exp`");
-        check(json!({ "exp": "soon" }), "`exp` is no time");
+        check(json!({ "exp": "soon" }), "`exp` is not a time");
         check(json!({ "nbf": NOW + 300 }), "`nbf` is 300 s ahead");
         check(json!({ "iat": i64::MAX }), "`iat` is");
-        check(json!({ "aud": null }), "for whom");
+        check(json!({ "aud": null }), "no audience");
         check(
             json!({ "aud": "https://tools.example.evil/mcp" }),
             "not this gateway",

@@ -1,7 +1,8 @@
-//! Signing in at an issuer with a browser: the authorization code flow with PKCE (OpenID Connect Core 3.1, RFC 7636, RFC 9207).
+//! Browser sign-in at an issuer: the authorization code flow with PKCE (OpenID Connect Core 3.1, RFC 7636, RFC 9207).
 //!
-//! Invariants: a state is good once, for ten minutes, and in the tab of this gateway's own page that it was made for; an ID token counts only
-//! with the issuer's signature, for this client and with the nonce of this sign-in. It may begin at one replica and end at another.
+//! Invariants: a state can be used once, within ten minutes, in the tab of the gateway's page that it was made for. An
+//! ID token is accepted only with the issuer's signature, for this client and with the nonce of this sign-in. A sign-in
+//! may begin at one replica and end at another.
 
 use std::sync::Arc;
 
@@ -18,10 +19,10 @@ use super::{
 };
 use crate::tickets::{Kind, Tickets, digest};
 
-/// What is asked for, as far as the issuer has it; `openid` in any case.
+/// Requested scopes, if the issuer supports them; `openid` always.
 const SCOPES: [&str; 4] = ["openid", "profile", "email", "groups"];
 
-/// Sign-ins under way. The secret of each one's ticket is its state.
+/// Sign-ins in progress. The secret of each one's ticket is its state.
 pub(crate) struct Codes(Arc<Tickets>);
 
 #[derive(Serialize, Deserialize)]
@@ -29,12 +30,12 @@ struct Begun {
     issuer: String,
     verifier: String,
     nonce: String,
-    /// The digest of what the page keeps in the storage of its tab.
+    /// The digest of the secret that the page keeps in its tab's session storage.
     browser: String,
     next: String,
 }
 
-/// What the issuer sends a browser back with, as the page of the redirect posts it.
+/// The parameters with which the issuer redirects the browser back, as posted by the redirect page.
 #[derive(Default)]
 pub(crate) struct Answer {
     state: String,
@@ -42,12 +43,12 @@ pub(crate) struct Answer {
     iss: Option<String>,
     error: Option<String>,
     error_description: Option<String>,
-    /// What the page kept in the storage of its tab, which other origins cannot read or write.
+    /// The secret from the tab's session storage, which other origins cannot read or write.
     browser: String,
 }
 
 impl Answer {
-    /// Takes a field of the form; others are ignored.
+    /// Stores a field of the form. Unknown fields are ignored.
     pub(crate) fn take(&mut self, name: &str, value: String) {
         match name {
             "state" => self.state = value,
@@ -71,10 +72,11 @@ impl Codes {
         Self(tickets)
     }
 
-    /// Where a browser has to go to sign in, and what its page has to bring back. `next`: where it goes afterwards.
+    /// Begins a sign-in. Returns the URL that the browser must open, and the secret that its page must keep. `next`:
+    /// the page to open after the sign-in.
     ///
     /// # Errors
-    /// If there is no such issuer to sign in at, or it cannot be asked.
+    /// If the issuer is unknown, has no browser sign-in, or does not respond.
     pub(crate) async fn begin(
         &self,
         tokens: &Tokens,
@@ -119,10 +121,10 @@ impl Codes {
         Ok((format!("{endpoint}{joint}{query}"), browser))
     }
 
-    /// Who signed in, and where they want to go.
+    /// Completes a sign-in. Returns the user and the page to open next.
     ///
     /// # Errors
-    /// If that is not known for certain, or they may do nothing here.
+    /// If the identity is not certain, or the user has no role here.
     pub(crate) async fn finish(
         &self,
         tokens: &Tokens,
@@ -155,7 +157,7 @@ impl Codes {
             .ok_or_else(|| invalid("the issuer gave no ID token"))?;
         let claims = tokens.claims_of(issuer, &token).await?;
         if text(&claims, "nonce") != Some(begun.nonce.as_str()) {
-            return Err(invalid("the ID token is of another sign-in"));
+            return Err(invalid("the ID token belongs to another sign-in"));
         }
         let who = claims::identity(
             &issuer.name,

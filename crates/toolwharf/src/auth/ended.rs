@@ -1,10 +1,9 @@
-//! Principals that may do nothing any more: what they have open ends.
+//! A queue of principals that have lost all access. Their open sessions and streams are then closed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// A list of them, until somebody asks.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     principals: Mutex<Vec<Arc<str>>>,
@@ -22,7 +21,7 @@ impl Ended {
         self.told.notify_one();
     }
 
-    /// Those that ended since this was last asked; waits until there are some.
+    /// Returns the principals that ended since the last call; waits until there is one.
     pub(super) async fn next(&self) -> Vec<Arc<str>> {
         loop {
             let ended = std::mem::take(

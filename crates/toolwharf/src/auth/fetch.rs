@@ -1,5 +1,5 @@
-//! Requests to issuers: JSON, bounded in size and time. Redirects are not followed, since a trusted issuer could be made to
-//! lead anywhere by them.
+//! HTTP requests to issuers: JSON, limited in size and time. Redirects are not followed, since they could lead from a
+//! trusted issuer to any address.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use hyper_util::{
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-/// For a whole answer, connecting included.
-const ANSWER: Duration = Duration::from_secs(10);
-/// An idle connection is closed after this.
-const IDLE: Duration = Duration::from_secs(30);
-/// Longest answer, in bytes: a large set of keys has 20 KiB.
-const ANSWER_BYTES: usize = 512 << 10;
+/// Timeout for a whole response, including connecting.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Idle timeout of pooled connections.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum bytes of a response. A large key set has 20 KiB.
+const MAX_RESPONSE_BYTES: usize = 512 << 10;
 
 #[derive(Clone, Debug)]
 pub(super) struct Http(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
-/// A form that is posted, with the client's name and secret in the header, if it has one (RFC 6749, 2.3.1).
+/// A form to post. The client's id and secret go into the `Authorization` header, if it has a secret (RFC 6749, 2.3.1).
 pub(super) struct Form<'f> {
     pub(super) fields: &'f [(&'f str, &'f str)],
     pub(super) client: Option<(&'f str, &'f str)>,
@@ -44,19 +44,19 @@ impl Http {
             .wrap_connector(http);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .build(https);
         Ok(Self(client))
     }
 
     /// # Errors
-    /// Why there is no such answer, with the address.
+    /// Why the request failed, with the address.
     pub(super) async fn get<T: DeserializeOwned>(&self, url: &str) -> Result<T, String> {
         self.ask(url, None).await
     }
 
     /// # Errors
-    /// Why there is no such answer, with the address and without what was posted.
+    /// Why the request failed, with the address but without the posted data.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         url: &str,
@@ -71,11 +71,11 @@ impl Http {
         form: Option<&Form<'_>>,
     ) -> Result<T, String> {
         let shown = model::url_for_display(url);
-        let answer = timeout(ANSWER, self.answer(url, form)).await;
+        let answer = timeout(REQUEST_TIMEOUT, self.answer(url, form)).await;
         let body = answer
-            .unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER.as_secs())))
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())))
             .map_err(|why| format!("{shown}: {why}"))?;
-        // The error of the parser may quote what it read.
+        // The parser's error could quote the response.
         serde_json::from_slice(&body).map_err(|_| {
             format!(
                 "{shown}: {} bytes that are not the JSON expected",
@@ -105,7 +105,7 @@ impl Http {
         if !status.is_success() {
             return Err(format!("it answered {status}"));
         }
-        let body = Limited::new(response.into_body(), ANSWER_BYTES).collect();
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect();
         let body = body.await.map_err(|error| error.to_string())?;
         Ok(body.to_bytes())
     }

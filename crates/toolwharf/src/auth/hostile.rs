@@ -1,4 +1,4 @@
-//! Tokens and issuers that are not as they should be, with a real issuer.
+//! Invalid tokens and misbehaving issuers, tested with a real issuer.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ async fn token(issuer: &Issuer, claims: Value) -> String {
         .await
 }
 
-/// Who it is, or why not.
+/// The principal's id, or the reason for the refusal.
 async fn outcome(tokens: &Tokens, token: &str) -> String {
     match tokens.verify(token, keys::digest(token)).await {
         Ok(Some(verified)) => verified.principal.id.to_string(),
@@ -72,7 +72,7 @@ async fn only_what_the_issuer_signed_with_its_own_key_counts() {
         check(&tokens, &forged, "Invalid").await;
         for (header, expected) in [
             (json!({ "alg": "none" }), "nobody"),
-            (json!({ "alg": "HS256" }), "`HS256` is not taken"),
+            (json!({ "alg": "HS256" }), "`HS256` is not accepted"),
             (json!({ "crit": ["b64"], "b64": false }), "Invalid"),
             (json!({ "typ": "id+jwt" }), "`typ`"),
             (json!({ "typ": "JWT" }), "user:corp:ann"),
@@ -170,12 +170,12 @@ async fn metadata_that_lies_is_refused() {
         (
             "https://login.example",
             format!("{url}/jwks"),
-            "its metadata is of the issuer",
+            "its metadata names the issuer",
         ),
         (
             slash.as_str(),
             format!("{url}/jwks"),
-            "its metadata is of the issuer",
+            "its metadata names the issuer",
         ),
         (
             url,
@@ -198,7 +198,7 @@ async fn metadata_that_lies_is_refused() {
             "file:///etc/passwd".to_owned(),
             "elsewhere and not https",
         ),
-        (url, "jwks".to_owned(), "no URL"),
+        (url, "jwks".to_owned(), "not a URL"),
     ] {
         let lie = json!({ "body": { "issuer": issuer_named, "jwks_uri": jwks } });
         let answers = json!({ "/.well-known/openid-configuration": lie });
@@ -206,7 +206,7 @@ async fn metadata_that_lies_is_refused() {
         let tokens = tokens(&issuer, |_| {});
         check(&tokens, &good, expected).await;
     }
-    // OpenID's place is not the only one.
+    // The metadata may also be at the OAuth well-known path.
     let missing = json!({ "/.well-known/openid-configuration": { "status": 404 } });
     issuer.set(json!({ "answers": missing })).await;
     check(&tokens(&issuer, |_| {}), &good, "user:corp:ann").await;
@@ -237,7 +237,7 @@ async fn a_thousand_unknown_keys_are_one_question() {
         assert!(found.contains("no key like the one"), "{found}");
     }
     assert_eq!(issuer.count("jwks").await, 1);
-    // A token of the old key comes too late, one of the new key needs no question.
+    // Tokens signed with the old key are now refused; one signed with the new key needs no request to the issuer.
     check(&tokens, &good, "no key like").await;
     check(&tokens, &token(&issuer, json!({})).await, "user:corp:ann").await;
     assert_eq!(issuer.count("jwks").await, 1);
@@ -301,7 +301,7 @@ async fn a_token_that_is_no_jwt_is_asked_about_and_believed_for_a_while() {
     check(&tokens, "neverissued", "nobody").await;
     let asked = issuer.count("introspection").await;
     assert_eq!(asked, 3);
-    // One that is revoked is over when its issuer is asked the next time.
+    // A revoked token is refused when its issuer is asked the next time.
     assert!(tokens.lives("client:corp:robot"));
     let basic = [
         ("content-type", "application/x-www-form-urlencoded"),
@@ -322,7 +322,7 @@ async fn a_token_that_is_no_jwt_is_asked_about_and_believed_for_a_while() {
 async fn somebody_is_gone_with_their_last_token() {
     let issuer = Issuer::start(json!({})).await;
     let tokens = tokens(&issuer, |_| {});
-    let soon = store::now().timestamp() - super::claims::SKEW + 2;
+    let soon = store::now().timestamp() - super::claims::SKEW_SECONDS + 2;
     for (who, end) in [("ann", soon), ("ann", soon + 3600), ("bob", soon)] {
         let token = token(&issuer, json!({ "sub": who, "exp": end, "jti": end })).await;
         check(&tokens, &token, who).await;

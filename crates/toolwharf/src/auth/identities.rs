@@ -1,4 +1,4 @@
-//! Everything that somebody can be known by.
+//! The three ways to identify a caller, in one place.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -12,15 +12,15 @@ use super::{
 };
 use crate::tickets::Tickets;
 
-/// How often what has ended is looked for.
-const TICK: Duration = Duration::from_secs(1);
+/// Interval between checks for expired tokens and sessions.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a key or a session opens nothing for now.
+/// Reason given while a key or session cannot be checked.
 const STALE: &str =
     "the database does not answer, and the key may have been revoked on another replica";
 
-/// Keys, tokens of the issuers in the settings, and browsers that signed in with either. When all that somebody had has ended,
-/// what they have open ends, too.
+/// Keys, tokens of configured issuers, and browser sessions. When the last of a principal's credentials has ended, its
+/// open sessions and streams are closed.
 pub(crate) struct Identities {
     pub(crate) keys: Arc<Keys>,
     pub(crate) tokens: Tokens,
@@ -31,10 +31,10 @@ pub(crate) struct Identities {
 }
 
 impl Identities {
-    /// `bases` are the addresses of this gateway, which tokens have to be for; the one to show first.
+    /// `bases`: addresses of this gateway that tokens may name as audience. The first one is shown to clients.
     ///
     /// # Errors
-    /// If there are issuers, and the platform's root certificates cannot be read.
+    /// If there are issuers and the platform's root certificates cannot be read.
     pub(crate) fn new(
         settings: &Settings,
         bases: Vec<String>,
@@ -45,7 +45,7 @@ impl Identities {
         Self::with(keys, ended, settings, bases, tickets)
     }
 
-    /// With one key, an administrator's.
+    /// With a single administrator's key.
     #[cfg(test)]
     pub(crate) fn administrator(
         token: &str,
@@ -76,10 +76,11 @@ impl Identities {
         }))
     }
 
-    /// Whose key or token that is; `None`: nobody's. `path` is that of what it is used for, if a token may be for some paths only.
+    /// Identifies the owner of a key or token; `None` if it is unknown. `path`: the path that it is used for, if the
+    /// token may be limited to some paths.
     ///
     /// # Errors
-    /// If it is a token of one of the issuers, and cannot be used.
+    /// If it is a token of a configured issuer and cannot be used.
     pub(crate) async fn identify(
         &self,
         bearer: &[u8],
@@ -107,7 +108,7 @@ impl Identities {
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let verified = match self.tokens.known(&digest) {
             Some(verified) => Some(verified),
-            // Rare, and boxed: what answers a call is moved into its connection.
+            // Rare, and boxed: the future that answers a call is moved into its connection.
             None => match std::str::from_utf8(token) {
                 Ok(token) => Box::pin(self.tokens.verify(token, digest)).await?,
                 Err(_) => None,
@@ -123,25 +124,25 @@ impl Identities {
         Ok(Some(verified.principal.clone()))
     }
 
-    /// Who signed in at the browser that sent these headers: by its cookie and its page secret. Whether the request may use that is not
-    /// looked at.
+    /// Identifies the user signed in at the browser that sent these headers, by its cookie and page secret. Does not
+    /// check whether the request may use them.
     ///
     /// # Errors
-    /// If their session, or the key that they signed in with, cannot be checked now.
+    /// If the session, or the key used to sign in, cannot be checked now.
     pub(crate) async fn browser(
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<Arc<Principal>>, Refused> {
-        // Rare beside calls, and boxed: what answers a call is moved into its connection.
+        // Rare compared to calls, and boxed: the future that answers a call is moved into its connection.
         let found = Box::pin(self.browsers.principal(headers)).await;
         self.living(found)
     }
 
-    /// The same by the cookie alone, which other ports of this host receive as well. Only for pages that are reached by navigation and
-    /// whose forms carry a token (`Tickets::form_token`).
+    /// Like [`Self::browser`], by the cookie alone, which browsers also send to other ports of this host. Only for
+    /// pages that are opened by navigation and whose forms contain a token (`Tickets::form_token`).
     ///
     /// # Errors
-    /// If their session, or the key that they signed in with, cannot be checked now.
+    /// If the session, or the key used to sign in, cannot be checked now.
     pub(crate) async fn navigating(
         &self,
         headers: &HeaderMap,
@@ -166,17 +167,17 @@ impl Identities {
         })
     }
 
-    /// Takes in which sessions have ended at other replicas.
+    /// Forgets sessions that have ended at other replicas.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn refresh_browsers(&self) -> store::Result<()> {
         let gone = self.browsers.refresh().await?;
         self.end(gone);
         Ok(())
     }
 
-    /// Ends what is open of those who have nothing any more that opens anything.
+    /// Reports the principals among `gone` that have no valid credential left.
     fn end(&self, gone: impl IntoIterator<Item = Arc<str>>) {
         let gone = gone.into_iter().filter(|id| !self.lives(id));
         let gone: Vec<_> = gone.collect();
@@ -185,7 +186,7 @@ impl Identities {
         }
     }
 
-    /// Whether somebody with this id has something that opens anything.
+    /// Returns true if this principal still has a valid credential.
     pub(crate) fn lives(&self, id: &str) -> bool {
         match id.starts_with("key:") {
             true => self.keys.holder(id).is_some(),
@@ -193,15 +194,15 @@ impl Identities {
         }
     }
 
-    /// Those who may do nothing any more since this was last asked; waits until there are some.
+    /// Returns the principals that lost all access since the last call; waits until there is one.
     pub(crate) async fn ended(&self) -> Vec<Arc<str>> {
         self.ended.next().await
     }
 
-    /// Keeps the keys of issuers up to date, and ends what has expired, for ever.
+    /// Keeps the keys of issuers up to date and ends what has expired, in a loop.
     pub(crate) async fn follow(&self) {
         let expiry = async {
-            let mut tick = tokio::time::interval(TICK);
+            let mut tick = tokio::time::interval(EXPIRY_INTERVAL);
             loop {
                 tick.tick().await;
                 let mut gone = self.tokens.expire();

@@ -1,7 +1,7 @@
-//! An issuer: its metadata (OpenID Connect Discovery, RFC 8414), the keys that it signs with, and what it says of tokens (RFC 7662).
+//! An issuer: its metadata (OpenID Connect Discovery, RFC 8414), its signing keys, and token introspection (RFC 7662).
 //!
-//! Invariants: metadata counts only if it names the issuer to the letter; what cannot be fetched or read leaves the keys
-//! that are known; a key that is not known has the issuer asked at most once in [`UNKNOWN`], whoever asks.
+//! Invariants: metadata is accepted only if it names exactly the configured issuer. If keys cannot be fetched or read,
+//! the known keys stay. Unknown keys trigger at most one fetch per [`UNKNOWN_KEY_INTERVAL`], regardless of the client.
 
 use std::{
     sync::{
@@ -28,15 +28,15 @@ use super::{
     tokens::Refused,
 };
 
-/// How often an unknown key may have the issuer asked.
-const UNKNOWN: Duration = Duration::from_secs(60);
-/// How often keys are fetched again by themselves, and how soon after that failed.
-const REFRESH: Duration = Duration::from_secs(15 * 60);
-const RETRY: Duration = Duration::from_secs(60);
-/// Keys of one issuer.
+/// Minimum time between fetches that are triggered by unknown keys.
+const UNKNOWN_KEY_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between regular fetches of the keys, and the delay after a failed one.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(15 * 60);
+const RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Maximum keys of one issuer.
 const MAX_KEYS: usize = 100;
-/// Fewer bits than 2048 are weak, in characters of base64url.
-const RSA_CHARS: usize = 342;
+/// Length of a 2048-bit modulus, in base64url characters. Shorter keys are weak and are ignored.
+const MIN_RSA_CHARS: usize = 342;
 
 pub(super) struct Issuer {
     pub(super) name: String,
@@ -44,14 +44,14 @@ pub(super) struct Issuer {
     http: Http,
     metadata: ArcSwapOption<Metadata>,
     keys: ArcSwap<Vec<Arc<Key>>>,
-    /// When an unknown key had the issuer asked. Whoever holds it may fetch.
+    /// When an unknown key last triggered a fetch. The lock holder may fetch.
     asked: Mutex<Option<Instant>>,
-    /// Why keys could not be fetched the last time.
+    /// Why the last fetch of the keys failed.
     failure: std::sync::Mutex<Option<String>>,
     told: AtomicBool,
 }
 
-/// What is read of an issuer's metadata.
+/// The metadata fields that are used.
 #[derive(Debug, Deserialize)]
 pub(super) struct Metadata {
     issuer: String,
@@ -63,7 +63,7 @@ pub(super) struct Metadata {
     pub(super) scopes_supported: Vec<String>,
 }
 
-/// A key that signatures are checked with.
+/// A key for checking signatures.
 pub(super) struct Key {
     id: Option<String>,
     algorithm: Option<Algorithm>,
@@ -89,29 +89,34 @@ impl Issuer {
         }
     }
 
-    /// Keeps its keys up to date, for ever.
+    /// Keeps the keys up to date, in a loop.
     pub(super) async fn follow(&self) {
         loop {
             let turn = self.asked.lock().await;
             let fetched = self.refresh().await;
             drop(turn);
-            tokio::time::sleep(if fetched { REFRESH } else { RETRY }).await;
+            tokio::time::sleep(if fetched {
+                REFRESH_INTERVAL
+            } else {
+                RETRY_DELAY
+            })
+            .await;
         }
     }
 
-    /// The keys that may have signed a token with this header. An unknown one has the issuer asked.
+    /// The keys that may have signed a token with this header. An unknown key triggers a fetch.
     pub(super) async fn keys_for(&self, header: &Header) -> Result<Vec<Arc<Key>>, Refused> {
         let known = self.known(header);
         if !known.is_empty() {
             return Ok(known);
         }
         let mut asked = self.asked.lock().await;
-        // Whoever held the lock may have fetched it.
+        // Another task may have fetched it while this one waited for the lock.
         let known = self.known(header);
         if !known.is_empty() {
             return Ok(known);
         }
-        if asked.is_none_or(|at| at.elapsed() >= UNKNOWN) {
+        if asked.is_none_or(|at| at.elapsed() >= UNKNOWN_KEY_INTERVAL) {
             *asked = Some(Instant::now());
             self.refresh().await;
             let known = self.known(header);
@@ -137,13 +142,13 @@ impl Issuer {
         keys.iter().filter(fits).cloned().collect()
     }
 
-    /// Fetches the metadata and the keys; whether that worked.
+    /// Fetches the metadata and the keys. Returns true on success.
     async fn refresh(&self) -> bool {
         let failure = self.fetch().await.err();
         match &failure {
             Some(why) if !self.told.swap(true, Ordering::Relaxed) => {
                 tracing::warn!(
-                    "the keys of issuer `{}` stay as they were: {why}",
+                    "cannot refresh the keys of issuer `{}`; the known keys stay valid: {why}",
                     self.name
                 );
             }
@@ -180,7 +185,7 @@ impl Issuer {
         Ok(())
     }
 
-    /// Its metadata as it is now.
+    /// Fetches the current metadata.
     async fn discover(&self) -> Result<Arc<Metadata>, String> {
         let issuer = &self.settings.issuer;
         let openid = format!(
@@ -194,7 +199,7 @@ impl Issuer {
         if metadata.issuer != *issuer {
             let other: String = metadata.issuer.chars().take(100).collect();
             return Err(format!(
-                "its metadata is of the issuer `{other}`, and the settings say `{issuer}`"
+                "its metadata names the issuer `{other}`, but the settings say `{issuer}`"
             ));
         }
         let metadata = Arc::new(metadata);
@@ -202,7 +207,7 @@ impl Issuer {
         Ok(metadata)
     }
 
-    /// Its metadata as it was last known.
+    /// The last known metadata, which is fetched on first use.
     pub(super) async fn metadata(&self) -> Result<Arc<Metadata>, String> {
         match self.metadata.load_full() {
             Some(metadata) => Ok(metadata),
@@ -210,14 +215,15 @@ impl Issuer {
         }
     }
 
-    /// An address of its metadata that may be asked: at the issuer itself, or elsewhere over TLS and not at a private address.
+    /// Checks that an endpoint named in the metadata may be requested: it is at the issuer's origin, or uses TLS and no
+    /// private address.
     pub(super) fn trusted(&self, what: &str, url: Option<&str>) -> Result<String, String> {
         let text = url.ok_or_else(|| format!("its metadata has no `{what}`"))?;
         let refused = |why| {
             let shown = model::url_for_display(text);
             format!("its metadata names `{shown}` as `{what}`, {why}")
         };
-        let url = Url::parse(text).map_err(|_| refused("which is no URL"))?;
+        let url = Url::parse(text).map_err(|_| refused("which is not a URL"))?;
         let own = Url::parse(&self.settings.issuer).map_err(|error| error.to_string())?;
         if url.origin() == own.origin() {
             return Ok(text.to_owned());
@@ -237,7 +243,6 @@ impl Issuer {
         }
     }
 
-    /// Posts a form to an address of the issuer's.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         url: &str,
@@ -246,7 +251,7 @@ impl Issuer {
         self.http.post(url, form).await
     }
 
-    /// What the issuer says of a token (RFC 7662); `None`: that it is not one of its living ones.
+    /// Asks the issuer about a token (RFC 7662); `None` if it is not an active token of this issuer.
     pub(super) async fn introspect(&self, token: &str) -> Result<Option<Claims>, String> {
         let metadata = self.metadata().await?;
         let endpoint = metadata.introspection_endpoint.as_deref();
@@ -268,7 +273,7 @@ impl Issuer {
     }
 }
 
-/// Where RFC 8414 has the metadata: the well-known part goes before the path.
+/// The metadata URL of RFC 8414, which inserts the well-known part before the path.
 fn oauth(issuer: &str) -> Result<String, String> {
     let mut url = Url::parse(issuer).map_err(|error| error.to_string())?;
     let path = url.path().trim_end_matches('/').to_owned();
@@ -277,7 +282,7 @@ fn oauth(issuer: &str) -> Result<String, String> {
 }
 
 impl Key {
-    /// A key that may check signatures; all others are left out.
+    /// Reads a key that may check signatures; `None` for all others.
     fn read(value: &Value) -> Option<Self> {
         let short = |name: &str, least: usize| {
             let text = value.get(name).and_then(Value::as_str);
@@ -294,7 +299,7 @@ impl Key {
         let key = DecodingKey::from_jwk(&jwk).ok()?;
         let weak = match key.family() {
             AlgorithmFamily::Hmac => true,
-            AlgorithmFamily::Rsa => short("n", RSA_CHARS),
+            AlgorithmFamily::Rsa => short("n", MIN_RSA_CHARS),
             AlgorithmFamily::Ec | AlgorithmFamily::Ed => false,
         };
         (!weak).then(|| Self {
@@ -304,7 +309,8 @@ impl Key {
         })
     }
 
-    /// Whether a token with that header may have been signed with it. A token without `kid` may be any key's.
+    /// Returns true if the key may have signed a token with this header. A token without `kid` may be signed with any
+    /// key.
     fn fits(&self, header: &Header) -> bool {
         let named = header.kid.is_none() || self.id == header.kid;
         let algorithm = self.algorithm.is_none_or(|own| own == header.alg);

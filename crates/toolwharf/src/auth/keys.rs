@@ -1,11 +1,11 @@
-//! Keys: who asks, and what they may do.
+//! API keys.
 //!
-//! Invariants: a key itself is nowhere but in the answer that makes it (and, the administrator's first one, in
-//! the data directory); the database and this process know SHA-256 digests. Telling who asks takes no lock and
-//! no look at the database. A key that was revoked here is refused from
-//! that moment, one that another replica revoked within a second; what was opened with it ends as soon ([`Ended`]). While the database is away,
-//! a gateway that has it for itself goes on with what it knows; one of several replicas does so for [`TRUST`]. Deliberately absent: which role a route needs
-//! (`rest`), and whether a key is needed at all (`gateway::Guard`).
+//! Invariants: a key itself exists only in the response that creates it (the administrator's first one also in the data
+//! directory). The database and this process have SHA-256 digests. Identifying a key takes no lock and no database
+//! query. A key revoked here is refused immediately, one revoked by another replica within a second; its sessions and
+//! streams end at the same time ([`Ended`]). While the database is unavailable, a single gateway continues with the
+//! known keys; one of several replicas does so for [`STALE_AFTER`]. Deliberately absent: the role that a route needs
+//! (`rest`), and the rule when a key is required (`gateway::Guard`).
 
 use std::{
     collections::HashMap,
@@ -29,29 +29,28 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{Principal, Role, ended::Ended};
 use crate::startup::{self, TOKEN_FILE};
 
-/// What every key of ours begins with.
+/// Prefix of every Toolwharf key.
 pub(crate) const PREFIX: &str = "twh_";
-/// How often the database is asked for changes, and told which keys were used.
-pub(crate) const REFRESH: Duration = Duration::from_secs(5);
-/// How long a replica takes keys as it knows them. Another one may have revoked them since.
-const TRUST: Duration = Duration::from_secs(5);
-/// How often keys are looked at that expire, and a replica asks for changes.
-const EXPIRY: Duration = Duration::from_secs(1);
-/// The name of the key that the first run makes.
-const FIRST: &str = "administrator (first run)";
+/// Interval between updates of the keys and of their last use in the database.
+pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for which a replica accepts keys without an update. Another replica may have revoked them since.
+const STALE_AFTER: Duration = Duration::from_secs(5);
+/// Interval between checks for expired keys, and between updates if there are several replicas.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The name of the key created by the first run.
+const FIRST_KEY_NAME: &str = "administrator (first run)";
 
-/// A key's digest.
 pub(super) type Digest = [u8; 32];
 
-/// All keys that open something.
+/// All valid keys.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     known: ArcSwap<HashMap<Digest, Arc<Key>>>,
-    /// The revision of what is known. Whoever holds it may replace that.
+    /// The revision of the known keys. The lock holder may replace them.
     revision: Mutex<Option<String>>,
-    /// Whose keys open nothing any more.
+    /// Principals whose keys ended.
     ended: Arc<Ended>,
-    /// Until when what is known may be taken, in nanoseconds of the monotonic clock; 0: for ever.
+    /// Until when the known keys are accepted, in nanoseconds of the monotonic clock; 0: indefinitely.
     good_until: AtomicU64,
 }
 
@@ -60,14 +59,14 @@ struct Key {
     principal: Arc<Principal>,
     id: String,
     expires_at: Option<Time>,
-    /// When it was last used, in microseconds since 1970; 0: not since the database was told.
+    /// Last use that is not in the database yet, in microseconds since 1970; 0: none.
     used: AtomicI64,
-    /// Whether its end was told.
+    /// Its end was reported.
     ended: AtomicBool,
 }
 
 impl Keys {
-    /// The only key there is, an administrator's.
+    /// A single administrator's key.
     #[cfg(test)]
     pub(crate) fn administrator(token: &str) -> Arc<Self> {
         let principal = Principal::new("key:administrator", Role::Admin, None);
@@ -84,7 +83,7 @@ impl Keys {
         Arc::new(keys)
     }
 
-    /// Keys whose ends are told there.
+    /// Reports ended keys to `ended`.
     pub(super) fn new(ended: Arc<Ended>) -> Self {
         Self {
             ended,
@@ -92,7 +91,8 @@ impl Keys {
         }
     }
 
-    /// From now on others may change the keys, too: what cannot be checked is refused after [`TRUST`].
+    /// From now on other replicas may change the keys, too: keys that cannot be checked are refused after
+    /// [`STALE_AFTER`].
     pub(crate) fn share(&self) {
         self.trust(monotonic_nanos());
     }
@@ -101,25 +101,25 @@ impl Keys {
         self.good_until.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that the keys were as known at this time.
+    /// Records that the keys were up to date at this time.
     fn trust(&self, at: u64) {
-        let trust = u64::try_from(TRUST.as_nanos()).unwrap_or(u64::MAX);
+        let trust = u64::try_from(STALE_AFTER.as_nanos()).unwrap_or(u64::MAX);
         self.good_until
             .store(at.saturating_add(trust), Ordering::Relaxed);
     }
 
-    /// Whether the database was not heard of for so long that keys may be others by now.
+    /// Returns true if the last update is so old that keys may have been revoked since.
     pub(crate) fn are_stale(&self) -> bool {
         let until = self.good_until.load(Ordering::Relaxed);
         until > 0 && until < monotonic_nanos()
     }
 
-    /// Whose key this is, if it is one that opens anything.
+    /// The principal of a valid key.
     pub(crate) fn identify(&self, token: &str) -> Option<Arc<Principal>> {
         (!self.are_stale()).then(|| self.of(&digest(token)))?
     }
 
-    /// The principal of that id, if their key opens anything.
+    /// The principal with this id, if its key is valid.
     pub(super) fn holder(&self, id: &str) -> Option<Arc<Principal>> {
         let now = store::now();
         let known = self.known.load();
@@ -141,10 +141,10 @@ impl Keys {
         Some(key.principal.clone())
     }
 
-    /// Takes in what the database says.
+    /// Loads the keys from the database if they changed.
     ///
     /// # Errors
-    /// Those of the database; what was known stays.
+    /// Database errors. The known keys stay.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<(), store::Error> {
         let mut seen = self.revision.lock().await;
         let now = monotonic_nanos();
@@ -163,10 +163,10 @@ impl Keys {
         let mut known = HashMap::with_capacity(rows.len());
         for row in rows {
             let Some(digest) = from_hex(&row.hash) else {
-                tracing::warn!("key {} has no digest that could be read", row.key.id);
+                tracing::warn!("the digest of key {} is unreadable", row.key.id);
                 continue;
             };
-            // The same one again: it knows when it was used.
+            // The known key is kept, since it records its last use.
             let key = match before.get(&digest) {
                 Some(key) if key.id == row.key.id => key.clone(),
                 _ => match Key::of(&row) {
@@ -195,7 +195,7 @@ impl Keys {
         self.ended.tell(ending.map(|key| key.principal.id.clone()));
     }
 
-    /// Ends what was opened with keys that have expired.
+    /// Reports keys that have expired.
     fn expire(&self) {
         let now = store::now();
         let known = self.known.load();
@@ -209,16 +209,16 @@ impl Keys {
         }
     }
 
-    /// Keeps up with the database, and tells it which keys were used, for ever.
+    /// Keeps the keys up to date and records in the database which were used, in a loop.
     pub(crate) async fn follow(&self, store: &Store) {
-        let mut tick = tokio::time::interval(EXPIRY);
+        let mut tick = tokio::time::interval(EXPIRY_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut away = false;
         let mut touched: Option<Instant> = None;
         loop {
             tick.tick().await;
             self.expire();
-            let is_due = touched.is_none_or(|at| at.elapsed() >= REFRESH);
+            let is_due = touched.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
             if !is_due && !self.is_shared() {
                 continue;
             }
@@ -231,13 +231,15 @@ impl Keys {
                 && !away
             {
                 let how_long = if self.is_shared() { ", for 5 s" } else { "" };
-                tracing::warn!("keys are taken as they were last known{how_long}: {error}");
+                tracing::warn!(
+                    "cannot update the keys; the known keys stay valid{how_long}: {error}"
+                );
             }
             away = failed.is_some();
         }
     }
 
-    /// Tells the database which keys were used since the last time. What it cannot take is told later.
+    /// Writes the last use of keys to the database. If that fails, it is written later.
     pub(crate) async fn touch(&self, store: &Store) {
         let known = self.known.load_full();
         let mut used = Vec::new();
@@ -267,10 +269,7 @@ impl Key {
         let project = project
             .transpose()
             .inspect_err(|error| {
-                tracing::warn!(
-                    "key {} is of no project there could be: {error}",
-                    row.key.id
-                );
+                tracing::warn!("key {} has an invalid project id: {error}", row.key.id);
             })
             .ok()?;
         let principal = Principal::new(format!("key:{}", row.key.id), role(row.key.role), project);
@@ -293,24 +292,23 @@ fn role(role: store::Role) -> Role {
     }
 }
 
-/// A new key.
 pub(crate) fn new_token() -> String {
     let random: [u8; 24] = rand::random();
     format!("{PREFIX}{}", hex::encode(random))
 }
 
-/// Makes sure that the token in the data directory is an administrator's; the first run makes both. The second
-/// answer is whether the token was made just now.
+/// Makes sure that the token in the data directory is an administrator's key; the first run creates both. The second
+/// return value is true if the token was created now.
 ///
 /// # Errors
-/// When the database has administrators, and the token is none's: the error says what to do.
+/// If the database has administrators and the token is not the key of one. The error says what to do.
 pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     let (token, new) = startup::admin_token(dir)?;
     let path = dir.join(TOKEN_FILE);
     let place = startup::token_place(dir);
     let hash = hash(&token);
     let keys = store.keys_hashed().await?;
-    // After them: another replica with the same token may be registering it.
+    // After the list: another replica with the same token may be registering it.
     let known = store.key_by_hash(&hash).await?;
     let now = store::now();
     let is_admins = |key: &KeyRow| key.role == store::Role::Admin && key.is_living(now);
@@ -320,26 +318,26 @@ pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<
     }
     if keys.iter().any(|row| is_admins(&row.key)) {
         if new {
-            // It opens nothing, and would be in the way of the remedy.
+            // It is not valid, and would prevent the remedy.
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         bail!(
-            "the database has administrators, and {place} holds no living key of one: write one into it, or have \
-             `toolwharf key recover` make a new one"
+            "the database has administrators, but {place} holds no valid key of one: write one into it, or run \
+             `toolwharf key recover` to make a new one"
         );
     }
     if known.is_some() {
         bail!(
-            "{place} holds a key that is revoked, expired or no administrator's: remove it, and the next start makes a \
+            "{place} holds a key that is revoked, expired or not an administrator's: remove it, and the next start makes a \
              new one"
         );
     }
-    register(store, &token, FIRST).await?;
+    register(store, &token, FIRST_KEY_NAME).await?;
     startup::keep_token(dir, &token)?;
     Ok((token, new))
 }
 
-/// Has the database know this token as an administrator's.
+/// Registers this token as an administrator's key.
 pub(crate) async fn register(store: &Store, token: &str, name: &str) -> Result<(), store::Error> {
     let key = NewKey {
         project: None,
@@ -360,12 +358,12 @@ pub(super) fn digest(token: impl AsRef<[u8]>) -> Digest {
     Sha256::digest(token).into()
 }
 
-/// What the database knows a key by.
+/// The digest under which the database stores a key.
 pub(crate) fn hash(token: &str) -> String {
     hex::encode(digest(token))
 }
 
-/// What its owner can tell a key from others by.
+/// The last characters of a key, by which its owner can recognise it.
 pub(crate) fn hint(token: &str) -> &str {
     let from = token.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
     &token[from..]
@@ -434,7 +432,7 @@ mod tests {
         })
         .await;
 
-        // When it was used is told once, by what was identified, not by what was refreshed.
+        // The last use is written once, and only for keys that were identified.
         keys.touch(&store).await;
         let rows = store.key_list(None, &store::Page::default()).await;
         let row = rows.expect("keys").into_iter().find(|row| row.id == id);
@@ -493,7 +491,7 @@ mod tests {
         let who = keys.identify(&token).expect("known");
         assert!(who.may(Role::Admin, None));
 
-        // A file that was there before there was a database.
+        // A token file that is older than the database.
         let older = tempfile::tempdir().expect("a directory");
         fs::write(older.path().join(TOKEN_FILE), "twh_0123456789abcdef\n").expect("written");
         let others = open(older.path()).await;
@@ -501,7 +499,7 @@ mod tests {
         assert_eq!((&*token, new), ("twh_0123456789abcdef", false));
     }
 
-    /// Replicas that are started at once have one `TOOLWHARF_ADMIN_TOKEN`.
+    /// Replicas that start at the same time share one `TOOLWHARF_ADMIN_TOKEN`.
     #[tokio::test(flavor = "multi_thread")]
     async fn starts_at_the_same_time_agree_on_the_administrator() {
         for _ in 0..20 {
@@ -545,7 +543,7 @@ mod tests {
         fs::write(&file, lost).expect("written");
         bootstrap(&store, dir.path()).await.expect("the key");
 
-        // The last one cannot be revoked, but it can expire.
+        // The last administrator cannot be revoked, but can expire.
         let other = tempfile::tempdir().expect("a directory");
         let store = open(other.path()).await;
         let past = store::now() - Duration::from_secs(1);

@@ -1,8 +1,8 @@
-//! Who asks, and what they may do: by a key of ours ([`Keys`]), by an access token of an issuer in the settings ([`Tokens`]), or by the
-//! session of a browser that signed in with either ([`Browsers`]).
+//! Authentication and permissions. A caller is identified by a Toolwharf key ([`Keys`]), by an access token of an
+//! issuer in the settings ([`Tokens`]), or by the session of a browser that signed in with either ([`Browsers`]).
 //!
-//! However somebody is known, the outcome is a [`Principal`], so that nothing behind this module sees a difference.
-//! Deliberately absent: which role a route needs (`rest`), and whether a key is needed at all (`gateway::Guard`).
+//! The result is always a [`Principal`], so that the rest of the program sees no difference. Deliberately absent: the
+//! role that a route needs (`rest`), and the rule when a key is required (`gateway::Guard`).
 
 mod browser;
 mod claims;

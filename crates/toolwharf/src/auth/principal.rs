@@ -1,4 +1,4 @@
-//! Principals: whoever asks, whether known by a key, a token or the browser, and what they may do.
+//! Principals: callers identified by a key, a token or a browser session, with their roles.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,18 +8,19 @@ use std::{
 use model::ProjectId;
 pub(crate) use model::Role;
 
-/// Somebody who asks.
+/// A caller and its roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
-    /// `key:<id>`, `user:<issuer>:<sub>`, `client:<issuer>:<id>`, `bearer:<digest>` or `anonymous`. Sessions are bound to it, and the audit names it.
+    /// `key:<id>`, `user:<issuer>:<sub>`, `client:<issuer>:<id>`, `bearer:<digest>` or `anonymous`. Sessions are bound
+    /// to this id, and audit records contain it.
     pub(crate) id: Arc<str>,
-    /// In all projects, and outside of them; `None`: only `projects` exist for them.
+    /// The role in all projects and outside of them; `None`: the principal has access to `projects` only.
     pub(crate) role: Option<Role>,
-    /// In these projects, where it is more than `role`.
+    /// Higher roles in single projects.
     pub(crate) projects: BTreeMap<ProjectId, Role>,
 }
 
-/// Several projects are meant where one has to be named.
+/// The principal has several projects, and a request must name one.
 #[derive(Debug, thiserror::Error)]
 #[error("you have several projects: name one of {}", list(.0))]
 pub(crate) struct Ambiguous(Vec<ProjectId>);
@@ -30,7 +31,7 @@ fn list(projects: &[ProjectId]) -> String {
 }
 
 impl Principal {
-    /// Somebody with a role in one project, or everywhere.
+    /// A principal with a role in one project, or everywhere.
     pub(crate) fn new(id: impl Into<Arc<str>>, role: Role, project: Option<ProjectId>) -> Self {
         Self {
             id: id.into(),
@@ -39,12 +40,12 @@ impl Principal {
         }
     }
 
-    /// Whether they may do in that project what takes that role. Without a project: what is of no project.
+    /// Returns true if the principal has this role in the project, or globally if `project` is `None`.
     pub(crate) fn may(&self, role: Role, project: Option<&ProjectId>) -> bool {
         self.role_in(project) >= Some(role)
     }
 
-    /// Whether that project exists for them; `None`: what is of no project.
+    /// Returns true if the project is visible to the principal; `None` means outside of projects.
     pub(crate) fn reaches(&self, project: Option<&ProjectId>) -> bool {
         self.role_in(project).is_some()
     }
@@ -54,10 +55,10 @@ impl Principal {
         own.copied().max(self.role)
     }
 
-    /// The project that they mean where they name none; `None`: all of them.
+    /// The project of requests that name none; `None`: all projects.
     ///
     /// # Errors
-    /// Where they have several, and nothing else.
+    /// If the principal has access to several projects and nothing else.
     pub(crate) fn project(&self) -> Result<Option<&ProjectId>, Ambiguous> {
         let mut projects = self.projects.keys();
         match (self.role, projects.next(), projects.next()) {
@@ -67,7 +68,7 @@ impl Principal {
         }
     }
 
-    /// Adds a role in `projects`, or everywhere if there are none.
+    /// Adds a role in `projects`, or globally if `projects` is empty.
     pub(super) fn grant(&mut self, role: Role, projects: &BTreeSet<ProjectId>) {
         if projects.is_empty() {
             self.role = self.role.max(Some(role));
@@ -78,7 +79,7 @@ impl Principal {
         }
     }
 
-    /// Whether anything exists for them.
+    /// Returns true if the principal has any role.
     pub(super) fn is_anybody(&self) -> bool {
         self.role.is_some() || !self.projects.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Access tokens of other issuers: who comes with one, and for how long.
+//! Access tokens of external issuers.
 //!
-//! Invariants: a token is kept nowhere, only the SHA-256 digest of one that was found good, until it ends; so a call with a token costs what
-//! a call with a key does. Signatures are checked off the tasks that serve requests, few at a time. Only asymmetric
-//! algorithms are taken.
+//! Invariants: tokens are not stored, only the SHA-256 digests of valid ones, until they expire; a call with a known
+//! token therefore costs as much as a call with a key. Signatures are checked outside of the tasks that serve requests,
+//! a few at a time. Only asymmetric algorithms are accepted.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,16 +21,16 @@ use super::{
     keys::Digest,
 };
 
-/// Longest token, in bytes; one with many groups has 8 KiB.
-const TOKEN_BYTES: usize = 16 << 10;
-/// Tokens that are remembered at a time.
+/// Maximum bytes of a token. One with many groups has 8 KiB.
+const MAX_TOKEN_BYTES: usize = 16 << 10;
+/// Maximum tokens that are remembered.
 const MAX_TOKENS: usize = 16_384;
-/// Signatures that are checked at a time.
+/// Maximum signatures that are checked concurrently.
 const MAX_CHECKS: usize = 2;
-/// Questions to issuers about tokens at a time.
+/// Maximum concurrent introspection requests.
 const MAX_QUESTIONS: usize = 16;
-/// For how long an issuer's word about a token counts, in seconds.
-const FRESH: i64 = 60;
+/// Seconds for which an introspection result is valid.
+const INTROSPECTION_TTL_SECONDS: i64 = 60;
 
 const ALGORITHMS: &[Algorithm] = &[
     Algorithm::RS256,
@@ -44,16 +44,16 @@ const ALGORITHMS: &[Algorithm] = &[
     Algorithm::EdDSA,
 ];
 
-/// Why a token opens nothing.
+/// Why a token is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It is not good, and why.
+    /// The token is invalid; contains the reason.
     Invalid(String),
-    /// It lacks scopes.
+    /// The token lacks scopes.
     Scope,
-    /// Its person, by the id they would have, has no access.
+    /// The user has no role; contains the id that they would have.
     Nobody(Arc<str>),
-    /// Whether it is good cannot be found out now.
+    /// The token cannot be checked now.
     Away(String),
 }
 
@@ -63,7 +63,6 @@ impl Refused {
     }
 }
 
-/// The tokens of all issuers.
 pub(crate) struct Tokens {
     issuers: Vec<Issuer>,
     bases: Vec<String>,
@@ -72,17 +71,17 @@ pub(crate) struct Tokens {
     questions: Semaphore,
 }
 
-/// A token that was found good.
+/// A valid token.
 #[derive(Clone)]
 struct Known {
     verified: Arc<Verified>,
-    /// When its issuer is to be asked again, and when it is over, in seconds since 1970.
+    /// When the issuer must be asked again, and when the token expires; seconds since 1970.
     fresh_until: i64,
     ends_at: i64,
 }
 
 impl Tokens {
-    /// `bases` are the addresses of this gateway, the one to show first.
+    /// `bases`: addresses of this gateway. The first one is shown to clients.
     ///
     /// # Errors
     /// If the platform's root certificates cannot be read.
@@ -108,37 +107,36 @@ impl Tokens {
         })
     }
 
-    /// Whether there is an issuer.
+    /// Returns true if at least one issuer is configured.
     pub(crate) fn are_taken(&self) -> bool {
         !self.issuers.is_empty()
     }
 
-    /// The address of this gateway.
+    /// The main address of this gateway.
     pub(crate) fn base(&self) -> &str {
         self.bases.first().map_or("", String::as_str)
     }
 
-    /// The issuer of that name.
     pub(super) fn issuer(&self, name: &str) -> Result<&Issuer, Refused> {
         let issuer = self.issuers.iter().find(|issuer| issuer.name == name);
-        issuer.ok_or_else(|| invalid("there is no such issuer"))
+        issuer.ok_or_else(|| invalid("unknown issuer"))
     }
 
-    /// The names of the issuers that people can sign in at with a browser.
+    /// The names of the issuers with browser sign-in.
     pub(crate) fn sign_ins(&self) -> impl Iterator<Item = &str> {
         let all = self.issuers.iter();
         let all = all.filter(|issuer| issuer.settings.client_id.is_some());
         all.map(|issuer| issuer.name.as_str())
     }
 
-    /// The issuers that tokens are taken of.
+    /// The URLs of the accepted issuers.
     pub(crate) fn issuers(&self) -> impl Iterator<Item = &str> {
         self.issuers
             .iter()
             .map(|issuer| issuer.settings.issuer.as_str())
     }
 
-    /// All scopes that tokens need, each once.
+    /// All required scopes, without duplicates.
     pub(crate) fn scopes(&self) -> Vec<&str> {
         let all = self
             .issuers
@@ -150,28 +148,28 @@ impl Tokens {
             .collect()
     }
 
-    /// Whoever came with that token before, while it is good.
+    /// The result of an earlier check of this token, while it is valid.
     pub(super) fn known(&self, digest: &Digest) -> Option<Arc<Verified>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let found = known.get(digest)?;
         (found.fresh_until > now()).then(|| found.verified.clone())
     }
 
-    /// Whether somebody with that id has a token that is good.
+    /// Returns true if this principal has a valid token.
     pub(super) fn lives(&self, id: &str) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = known.values();
         all.any(|known| *known.verified.principal.id == *id && known.ends_at > now())
     }
 
-    /// Finds out whose token that is; `None`: of none of these issuers.
+    /// Checks a token that is not known yet; `None` if it is from none of the issuers.
     pub(super) async fn verify(
         &self,
         token: &str,
         digest: Digest,
     ) -> Result<Option<Arc<Verified>>, Refused> {
-        if token.len() > TOKEN_BYTES {
-            let why = format!("it is longer than {TOKEN_BYTES} bytes");
+        if token.len() > MAX_TOKEN_BYTES {
+            let why = format!("it is longer than {MAX_TOKEN_BYTES} bytes");
             return Err(Refused::Invalid(why));
         }
         let read = insecure_decode::<Claims>(token).ok();
@@ -187,7 +185,7 @@ impl Tokens {
                     None => None,
                 }
             }
-            // `none` is no algorithm to the decoder: no issuer knows such a token.
+            // The decoder does not know the algorithm `none`, and no issuer confirms such a token.
             None => self.told(token).await?,
         };
         let Some((verified, fresh_until)) = found else {
@@ -199,7 +197,7 @@ impl Tokens {
         Ok(Some(verified))
     }
 
-    /// An access token of that issuer.
+    /// Checks a signed access token.
     async fn signed(
         &self,
         issuer: &Issuer,
@@ -211,9 +209,9 @@ impl Tokens {
         claims::verify(name, settings, &self.bases, &claims, now(), false)
     }
 
-    /// The claims of an ID token of that issuer, whose signature was checked and nothing else.
+    /// The claims of an ID token. Only the signature is checked.
     pub(super) async fn claims_of(&self, issuer: &Issuer, token: &str) -> Result<Claims, Refused> {
-        let read = insecure_decode::<Claims>(token).map_err(|_| invalid("it is no JWT"))?;
+        let read = insecure_decode::<Claims>(token).map_err(|_| invalid("it is not a JWT"))?;
         self.signed_claims(issuer, token, read.header).await
     }
 
@@ -224,7 +222,7 @@ impl Tokens {
         header: Header,
     ) -> Result<Claims, Refused> {
         if !ALGORITHMS.contains(&header.alg) {
-            let why = format!("`{:?}` is not taken as its algorithm", header.alg);
+            let why = format!("its algorithm `{:?}` is not accepted", header.alg);
             return Err(Refused::Invalid(why));
         }
         if header.crit.is_some() {
@@ -245,7 +243,7 @@ impl Tokens {
         claims.ok_or_else(|| invalid("its signature is wrong"))
     }
 
-    /// A token that an issuer says is one of its own, and until when that counts.
+    /// Asks the issuers about an opaque token. Returns how long a positive result is valid.
     async fn told(&self, token: &str) -> Result<Option<(Verified, i64)>, Refused> {
         let ask = self.issuers.iter().filter(|own| own.settings.introspection);
         for issuer in ask {
@@ -260,10 +258,10 @@ impl Tokens {
                 let (name, settings) = (&issuer.name, &issuer.settings);
                 let mut verified =
                     claims::verify(name, settings, &self.bases, &claims, now(), true)?;
-                let fresh_until = now() + FRESH;
-                // Without an end it lasts as long as somebody comes with it.
+                let fresh_until = now() + INTROSPECTION_TTL_SECONDS;
+                // Without `exp`, the token remains valid while it is used.
                 if verified.ends_at == i64::MAX {
-                    verified.ends_at = fresh_until + FRESH;
+                    verified.ends_at = fresh_until + INTROSPECTION_TTL_SECONDS;
                 }
                 return Ok(Some((verified, fresh_until)));
             }
@@ -271,7 +269,7 @@ impl Tokens {
         Ok(None)
     }
 
-    /// Its issuer does not know it any more.
+    /// Records that the issuer no longer accepts a token.
     fn end(&self, digest: &Digest) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get_mut(digest) {
@@ -298,7 +296,7 @@ impl Tokens {
         );
     }
 
-    /// Forgets tokens that have ended; whose they were.
+    /// Removes expired tokens and returns their principals.
     pub(super) fn expire(&self) -> HashSet<Arc<str>> {
         let now = now();
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -313,13 +311,13 @@ impl Tokens {
         gone
     }
 
-    /// Keeps issuers' keys up to date, for ever.
+    /// Keeps the issuers' keys up to date, in a loop.
     pub(super) async fn follow(&self) {
         join_all(self.issuers.iter().map(Issuer::follow)).await;
     }
 }
 
-/// The claims of a token, if that key signed it. All else about them is checked by [`claims::verify`].
+/// The claims of a token if this key signed it. [`claims::verify`] checks the claims.
 fn check(token: &str, key: &Key, algorithm: Algorithm) -> Option<Claims> {
     let mut validation = Validation::new(algorithm);
     validation.validate_exp = false;
@@ -329,7 +327,7 @@ fn check(token: &str, key: &Key, algorithm: Algorithm) -> Option<Claims> {
     decoded.ok().map(|decoded| decoded.claims)
 }
 
-/// In seconds since 1970.
+/// Seconds since 1970.
 pub(super) fn now() -> i64 {
     store::now().timestamp()
 }

@@ -1,7 +1,7 @@
-//! `add`: the grammar of `claude mcp add`, and what confines a server.
+//! `add`: adds a server. The grammar is that of `claude mcp add`, with options for the sandbox.
 //!
-//! Invariant: a variable's value may come from the environment of the command line (`--env KEY`), so that no secret has to
-//! stand among arguments.
+//! Invariant: a variable's value may come from the environment of the command line (`--env KEY`), so that no secret
+//! needs to be in the arguments.
 
 use std::{env, io::Read};
 
@@ -24,42 +24,42 @@ use crate::{registry, rest::configured};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A variable for the server; `KEY` alone takes its value from the environment here. Write '${VAR}' to keep a
-    /// secret out of the file. May be given several times.
+    /// An environment variable for the server. `KEY` alone takes its value from this environment. Write '${VAR}' to
+    /// keep a secret out of the file. May be given several times.
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// The name is followed by an entry as in mcp.json; `-` reads it from standard input.
+    /// The name is followed by an entry as in mcp.json. `-` reads the entry from standard input.
     #[arg(long, conflicts_with_all = ["env", "header", "transport", "image", "sandbox"])]
     json: bool,
-    /// Run this image; a command behind the name replaces the one of the image.
+    /// Run this container image. A command after the name replaces the image's command.
     #[arg(long)]
     image: Option<String>,
     #[command(flatten)]
     confined: ConfinedArgs,
-    /// When it is restarted after it has ended: always, on-failure, unless-stopped or no.
+    /// When to restart the server after it exits: always, on-failure, unless-stopped or no.
     #[arg(long, value_name = "POLICY")]
     restart: Option<RestartPolicy>,
-    /// When it is started: with the gateway (boot), or at its first use (demand).
+    /// When to start the server: with the gateway (boot) or at its first use (demand).
     #[arg(long, value_enum, value_name = "WHEN")]
     start: Option<Start>,
-    /// Seconds between two checks whether it still answers.
+    /// Seconds between two health checks.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     heartbeat: Option<u64>,
-    /// The number of calls that it gets at the same time.
+    /// The maximum number of concurrent calls.
     #[arg(long, value_name = "N")]
     max_concurrency: Option<u64>,
-    /// How long a call may take, in seconds.
+    /// Timeout of a call, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
-    /// Replace a server of that name.
+    /// Replace an existing server of this name.
     #[arg(long)]
     force: bool,
-    /// How long to wait for the server to connect, in seconds.
+    /// Maximum time to wait until the server connects, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
-    /// Add it to this project; without it, to the configuration file.
+    /// Add the server to this project instead of the configuration file.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     name: String,
@@ -73,18 +73,18 @@ pub(super) struct Args {
     what: Vec<String>,
 }
 
-/// What a URL takes; it may stand behind it, too.
+/// Options of a URL. They may also be written after it.
 #[derive(Clone, clap::Args)]
 struct RemoteArgs {
-    /// A header for the server, "Name: value"; may be given several times.
+    /// A header for the server, "Name: value". May be given several times.
     #[arg(long, short = 'H', value_name = "HEADER")]
     header: Vec<String>,
-    /// How the server is reached; without it, `http` for a URL and `stdio` for a command.
+    /// The transport. The default is `http` for a URL and `stdio` for a command.
     #[arg(long, short, value_enum)]
     transport: Option<Transport>,
 }
 
-/// What stands behind a URL.
+/// Options after a URL.
 #[derive(Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Behind {
@@ -92,41 +92,42 @@ struct Behind {
     remote: RemoteArgs,
 }
 
-/// What confines a server; one of these is enough to have it in a sandbox.
+/// Options of the sandbox. Any of them puts the server in a sandbox.
 #[derive(clap::Args)]
 struct ConfinedArgs {
-    /// Run it in a sandbox: without network, and with no files of this host but its program's.
+    /// Run the server in a sandbox, without network and without files of this host except its program.
     #[arg(long, value_name = "PROVIDER", num_args = 0..=1, require_equals = true)]
     sandbox: Option<Option<Provider>>,
-    /// A path in the sandbox whose files are kept; may be given several times.
+    /// A path in the sandbox with persistent files. May be given several times.
     #[arg(long, value_name = "PATH")]
     volume: Vec<String>,
-    /// A folder of this host to mount in the sandbox: HOST:PATH, or HOST:PATH:rw to let it write; may be given several times.
+    /// A folder of this host to mount in the sandbox: HOST:PATH, or HOST:PATH:rw for write access. May be given several
+    /// times.
     #[arg(long, value_name = "HOST:PATH")]
     mount: Vec<String>,
-    /// A host that it may reach, as host or host:port, or `open` for all; may be given several times.
+    /// A host that the server may reach, as host or host:port, or `open` for all. May be given several times.
     #[arg(long, value_name = "HOST")]
     network: Vec<String>,
-    /// The most cores that it may use, as 0.5 or 500m.
+    /// CPU limit in cores, such as 0.5 or 500m.
     #[arg(long, value_name = "CORES")]
     cpu: Option<String>,
-    /// The most memory that it may use, as 512M or 1Gi.
+    /// Memory limit, such as 512M or 1Gi.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// The most disk space that it may use, as 1Gi.
+    /// Disk space limit, such as 1Gi.
     #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
-    /// The most processes and threads that it may have.
+    /// Limit of processes and threads.
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
-    /// Do not start it if one of the limits cannot be enforced.
+    /// Do not start the server if a limit cannot be enforced.
     #[arg(long)]
     strict: bool,
-    /// The port on which it speaks HTTP, instead of JSON lines on its standard streams; HOST:PORT also chooses the port on this
-    /// host.
+    /// The port on which the server speaks HTTP instead of using standard input and output. HOST:PORT also sets the
+    /// port on this host.
     #[arg(long, value_name = "PORT", value_parser = config::is_port)]
     port: Option<String>,
-    /// The path of its MCP endpoint at that port; without it, /mcp.
+    /// The path of the MCP endpoint on that port. The default is /mcp.
     #[arg(long, requires = "port")]
     path: Option<String>,
 }
@@ -145,12 +146,8 @@ enum Start {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let name = ServerName::parse(&args.name).map_err(|error| {
-        Usage(format!(
-            "`{}` cannot be a server's name: {error}",
-            args.name
-        ))
-    })?;
+    let name = ServerName::parse(&args.name)
+        .map_err(|error| Usage(format!("invalid server name `{}`: {error}", args.name)))?;
     let entry = entry(&args, |name| env::var(name).ok())?;
     match context.place_of(args.project.as_ref()).await? {
         Place::Gateway(api) => {
@@ -190,7 +187,7 @@ async fn put(api: &Api, path: &str, entry: &Value, replace: bool) -> anyhow::Res
     put.map_err(|error| already(error, replace))
 }
 
-/// The way out of a name that is taken.
+/// Adds the ways out to the error for an existing name.
 fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
     let is_taken = error
         .downcast_ref::<Refused>()
@@ -203,14 +200,14 @@ fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
     }
 }
 
-/// The entry as mcp.json has it; `here` tells the variables of this process.
+/// Returns the entry in the form of mcp.json. `here` reads the environment of this process.
 fn entry(args: &Args, here: impl Fn(&str) -> Option<String>) -> Result<Value, Usage> {
     let mut what = args.what.as_slice();
     if args.json {
         return match what {
             [text] => json_entry(text),
             _ => Err(Usage(
-                "behind the name goes one JSON text, in quotes".into(),
+                "expected one JSON text after the name, in quotes".into(),
             )),
         };
     }
@@ -221,7 +218,9 @@ fn entry(args: &Args, here: impl Fn(&str) -> Option<String>) -> Result<Value, Us
         let behind = Behind::try_parse_from(&what[1..]).map_err(|error| {
             let why = error.to_string();
             let why = why.lines().next().unwrap_or_default();
-            Usage(format!("behind a URL go --header and --transport: {why}"))
+            Usage(format!(
+                "after a URL, only --header and --transport are allowed: {why}"
+            ))
         })?;
         remote.header.extend(behind.remote.header);
         remote.transport = remote.transport.or(behind.remote.transport);
@@ -248,7 +247,7 @@ fn launched(
 ) -> Result<Value, Usage> {
     if is_url && args.image.is_none() {
         return Err(Usage(format!(
-            "`{}` is a URL, which `--transport stdio` cannot run; leave it out",
+            "`{}` is a URL, which does not work with `--transport stdio`; leave the option out",
             model::url_for_display(&what[0])
         )));
     }
@@ -285,7 +284,7 @@ fn reached(
 ) -> Result<Value, Usage> {
     if !is_url {
         return Err(Usage(format!(
-            "`{url}` is no URL; write http://… or https://…, or leave --transport out for a command"
+            "`{url}` is not a URL; write http://… or https://…, or leave --transport out for a command"
         )));
     }
     let ours = ours(args);
@@ -300,7 +299,7 @@ fn reached(
     ] {
         if ours.get(key).is_some() {
             return Err(Usage(format!(
-                "--{} is for a command or an image: what runs at a URL is somebody else's",
+                "--{} is for a command or an image; it does not apply to a URL",
                 key.trim_end_matches('s')
             )));
         }
@@ -321,7 +320,7 @@ fn reached(
     Ok(entry.into())
 }
 
-/// What of an entry is Toolwharf's own.
+/// Returns the keys that only Toolwharf has.
 fn ours(args: &Args) -> Value {
     let confined = &args.confined;
     let provider = confined.sandbox.flatten();
@@ -364,7 +363,7 @@ fn ours(args: &Args) -> Value {
     }))
 }
 
-/// An object without what was not given.
+/// Removes the members without a value.
 fn given(mut object: Value) -> Value {
     if let Value::Object(members) = &mut object {
         members.retain(|_, value| match value {
@@ -376,7 +375,7 @@ fn given(mut object: Value) -> Value {
     object
 }
 
-/// Without repeating what was written: it may be a secret.
+/// Parses variables. Errors do not repeat the text, which may be a secret.
 fn variables(
     texts: &[String],
     here: impl Fn(&str) -> Option<String>,
@@ -389,7 +388,7 @@ fn variables(
             None if text.bytes().all(is_usual) => {
                 let unset = || {
                     Usage(format!(
-                        "--env {text}: `{text}` is not set here, or is no UTF-8: export it, or write {text}=VALUE"
+                        "--env {text}: `{text}` is not set or not UTF-8; export it, or write {text}=VALUE"
                     ))
                 };
                 (text.as_str(), here(text).ok_or_else(unset)?)
@@ -398,18 +397,18 @@ fn variables(
         };
         if name.is_empty() {
             return Err(Usage(format!(
-                "number {} of them is not written as --env KEY=VALUE",
+                "--env number {} must have the form KEY=VALUE",
                 at + 1
             )));
         }
         if variables.insert(name.to_owned(), value.into()).is_some() {
-            return Err(Usage(format!("--env {name}: it is given twice")));
+            return Err(Usage(format!("--env {name} is given twice")));
         }
     }
     Ok(variables)
 }
 
-/// Without repeating what was written: it may be a secret.
+/// Parses headers. Errors do not repeat the text, which may be a secret.
 fn headers(texts: &[String]) -> Result<Map<String, Value>, Usage> {
     let mut headers = Map::new();
     for (at, text) in texts.iter().enumerate() {
@@ -418,7 +417,7 @@ fn headers(texts: &[String]) -> Result<Map<String, Value>, Usage> {
             .filter(|(name, _)| !name.trim().is_empty())
             .ok_or_else(|| {
                 Usage(format!(
-                    "number {} of them is not written as --header \"Name: value\"",
+                    "--header number {} must have the form \"Name: value\"",
                     at + 1
                 ))
             })?;
@@ -435,30 +434,33 @@ fn json_entry(text: &str) -> Result<Value, Usage> {
     };
     let wrong = |why: String| {
         Usage(format!(
-            "the entry is not usable JSON: {why}; write {{\"command\": \"…\", \"args\": […]}} or {{\"url\": \"…\"}}"
+            "invalid entry: {why}; write {{\"command\": \"…\", \"args\": […]}} or {{\"url\": \"…\"}}"
         ))
     };
     mcp::json::validate(text.as_bytes(), 64).map_err(|fault| wrong(fault.to_string()))?;
     let entry: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if !entry.is_object() {
-        return Err(wrong("it is no object".into()));
+        return Err(wrong("it is not an object".into()));
     }
     Ok(entry)
 }
 
-/// Largest input that is read, in bytes.
-const LARGEST_INPUT: u64 = 16 << 20;
+/// Maximum size of standard input, in bytes.
+const MAX_INPUT_BYTES: u64 = 16 << 20;
 
-/// All of standard input.
+/// Reads all of standard input.
 pub(super) fn stdin() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = std::io::stdin()
         .lock()
-        .take(LARGEST_INPUT + 1)
+        .take(MAX_INPUT_BYTES + 1)
         .read_to_string(&mut text)
         .context("cannot read standard input")?;
-    if read as u64 > LARGEST_INPUT {
-        anyhow::bail!("standard input holds more than {} MiB", LARGEST_INPUT >> 20);
+    if read as u64 > MAX_INPUT_BYTES {
+        anyhow::bail!(
+            "standard input is larger than {} MiB",
+            MAX_INPUT_BYTES >> 20
+        );
     }
     Ok(text)
 }
@@ -514,7 +516,7 @@ mod tests {
             Ok(npx),
         );
         check(&["n", "uvx"], Ok(json!({"command": "uvx"})));
-        // What belongs to the command is not ours.
+        // Arguments of the command are not parsed as ours.
         check(
             &["n", "--", "x", "--env", "A=1", "-t", "--", "-o"],
             Ok(json!({"command": "x", "args": ["--env", "A=1", "-t", "--", "-o"]})),
@@ -533,10 +535,10 @@ mod tests {
             &["-t", "sse", "-H", "Authorization: Bearer a:b", "n", url],
             Ok(json!({"type": "sse", "url": url, "headers": {"Authorization": "Bearer a:b"}})),
         );
-        check(&["-t", "http", "n", "npx"], Err("no URL"));
-        check(&["-t", "stdio", "n", url], Err("leave it out"));
+        check(&["-t", "http", "n", "npx"], Err("not a URL"));
+        check(&["-t", "stdio", "n", url], Err("leave the option out"));
         check(&["-e", "A=1", "n", url], Err("--header"));
-        check(&["n", url, "more"], Err("behind a URL"));
+        check(&["n", url, "more"], Err("after a URL"));
         check(&["--memory", "1G", "n", url], Err("--sandbox is for"));
         check(&["-H", "A: 1", "n", "npx"], Err("--env"));
     }
@@ -584,11 +586,11 @@ mod tests {
             &["--json", "n", r#"{"command":"x","future":1}"#],
             Ok(json!({"command": "x", "future": 1})),
         );
-        check(&["--json", "n", "{"], Err("usable JSON"));
-        check(&["--json", "n", "[]"], Err("no object"));
+        check(&["--json", "n", "{"], Err("invalid entry"));
+        check(&["--json", "n", "[]"], Err("not an object"));
         check(
             &["--json", "n", r#"{"command":"x","command":"y"}"#],
-            Err("usable JSON"),
+            Err("invalid entry"),
         );
         check(&["--json", "n", "{}", "more"], Err("one JSON text"));
         check(&["n"], Err("required"));

@@ -14,13 +14,13 @@ use super::{
 
 #[derive(clap::Args)]
 pub(super) struct ApproveArgs {
-    /// A server, for all of its changed tools, or one tool as SERVER/TOOL, by its native name.
+    /// A server, for all its changed tools, or one tool as SERVER/TOOL, by its native name.
     #[arg(value_name = "SERVER[/TOOL]")]
     name: String,
-    /// The project that owns the server; without it, a server of no project is meant.
+    /// The project that owns the server. Required for a server of a project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
@@ -30,12 +30,12 @@ pub(super) struct ChangesArgs {
     /// A server, or one of its tools as SERVER/TOOL, by its native name.
     #[arg(value_name = "SERVER[/TOOL]")]
     name: String,
-    /// The project that owns the server; without it, a server of no project is meant.
+    /// The project that owns the server. Required for a server of a project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
-/// A server, and one of its tools if one is named.
+/// Parses a server name, with or without a tool.
 fn parsed(name: &str) -> Result<(ServerName, Option<NativeName>), Usage> {
     let wrong = |error| Usage(format!("`{name}`: {error}"));
     if name.contains('/') {
@@ -53,7 +53,7 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
         found.retain(|found| found.native == tool.as_str());
         if found.is_empty() {
             bail!(
-                "there is no tool `{}`; `toolwharf tools ls` shows what there is",
+                "there is no tool `{}`; `toolwharf tools ls` lists the tools",
                 args.name
             );
         }
@@ -62,8 +62,8 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
     let name = print::printable(&args.name);
     if found.is_empty() {
         match tool {
-            Some(_) => eprintln!("the tool `{name}` is as it was agreed to"),
-            None => eprintln!("the tools of `{name}` are as they were agreed to"),
+            Some(_) => eprintln!("nothing to approve: the definition of `{name}` has not changed"),
+            None => eprintln!("nothing to approve: no tool definition of `{name}` has changed"),
         }
         return Ok(());
     }
@@ -76,10 +76,10 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
     }
     let question = match found.len() {
         1 => format!(
-            "Agree to this definition of `{}/{}`?",
+            "Approve this definition of `{}/{}`?",
             server, found[0].native
         ),
-        count => format!("Agree to these {count} definitions of `{server}`?"),
+        count => format!("Approve these {count} definitions of `{server}`?"),
     };
     agreed(&print::printable(&question), args.yes)?;
     let digests: BTreeMap<&str, &str> = found
@@ -91,18 +91,18 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
             ))
         })
         .collect();
-    // Of a server that the project is only lent, an administrator decides for all.
+    // For a server that the project does not own, an administrator approves for all projects.
     let owner = args.project.filter(|_| found[0].project.is_some());
     let of_server = of_server(server.as_str(), &["approve"]) + &of_project(owner.as_ref());
     api.post::<()>(&of_server, &json!({ "tools": digests }))
         .await?;
     match found.len() {
         1 => eprintln!(
-            "the tool `{server}/{}` is offered as it is now",
+            "approved the definition of `{server}/{}`",
             print::printable(&found[0].native)
         ),
         count => eprintln!(
-            "{} of `{server}` are offered as they are now",
+            "approved the definitions of {} of `{server}`",
             shown::tools(count)
         ),
     }
@@ -114,7 +114,8 @@ fn show(tool: &Tool, named: bool) -> anyhow::Result<()> {
         .quarantine
         .as_ref()
         .and_then(|waiting| waiting.diff.as_deref());
-    let diff = diff.unwrap_or("(the database does not tell what changed)\n");
+    let diff =
+        diff.unwrap_or("(the change cannot be shown because the database is not available)\n");
     if named {
         return print::foreign(&format!("{}/{}\n{diff}\n", tool.server, tool.native));
     }
@@ -141,7 +142,7 @@ pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Res
     }
     for change in changes {
         let why = match change.cause.as_str() {
-            "configuration" => "with the configuration of the server",
+            "configuration" => "changed with the server's configuration",
             _ => "approved",
         };
         let at = print::time(change.at);

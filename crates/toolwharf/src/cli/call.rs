@@ -1,4 +1,4 @@
-//! `tools call`: a call as any client makes it, over MCP.
+//! `tools call`: calls a tool over MCP, as a client does.
 
 use std::time::Duration;
 
@@ -13,31 +13,29 @@ use serde_json::{Map, Value};
 
 use super::{Context, No, Output, Usage, add::stdin, http::escaped, names, print, tools};
 
-/// Largest answer, in bytes.
-const LARGEST: usize = 256 << 20;
-/// Wall time of the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(30);
-/// Wall time of a goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
-const DEPTH: usize = 512;
+/// Maximum size of a response, in bytes.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_DEPTH: usize = 512;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The tool as `tools ls` shows it: its name, or SERVER/TOOL.
     #[arg(add = names::tools())]
     name: String,
-    /// Its arguments: a JSON object; `-` reads it from standard input.
+    /// The arguments as a JSON object. `-` reads them from standard input.
     arguments: Option<String>,
-    /// One argument, KEY=VALUE; the value is JSON, or else text. May be given several times.
+    /// One argument, KEY=VALUE. A value that is not JSON is a string. May be given several times.
     #[arg(long = "arg", short, value_name = "KEY=VALUE")]
     arg: Vec<String>,
-    /// As this project sees the tools.
+    /// Use the tools as this project sees them.
     #[arg(long, add = names::projects())]
     project: Option<model::ProjectId>,
-    /// Only this server, with unprefixed names.
+    /// Use only this server, with unprefixed names.
     #[arg(long)]
     server: Option<model::ServerName>,
-    /// How long to wait for the result, in seconds.
+    /// Timeout for the result, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
 }
@@ -50,7 +48,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         let tool = tools::find(&api, args.project.as_ref(), &name).await?;
         name = tool.name.with_context(|| {
             format!(
-                "`{}` is not offered now; `toolwharf tools ls` says why",
+                "clients do not see `{}` now; `toolwharf tools ls` shows why",
                 args.name
             )
         })?;
@@ -80,29 +78,32 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             chain: None,
         },
         capabilities: "{}".into(),
-        // One session and no headers that repeat the arguments.
+        // Legacy, because it has one session and no headers that repeat the arguments.
         era: Some(Era::Legacy),
-        max_message: LARGEST,
-        max_depth: DEPTH,
-        timeout: HANDSHAKE,
+        max_message: MAX_RESPONSE_BYTES,
+        max_depth: MAX_DEPTH,
+        timeout: HANDSHAKE_TIMEOUT,
         public_only: false,
         authorize: None,
         sign: None,
     };
     let connected = Connector::new().connect(target, &options).await;
     let (client, _ambient) =
-        connected.with_context(|| format!("cannot speak to the gateway at {}", api.url))?;
+        connected.with_context(|| format!("cannot connect to the gateway at {}", api.url))?;
     let limit = Duration::from_secs(args.timeout.min(30 * 24 * 3600));
     let called = tokio::time::timeout(limit, call(&client, &name, &arguments)).await;
-    client.close(GOODBYE).await;
+    client.close(CLOSE_TIMEOUT).await;
     let Ok(frame) = called else {
-        bail!("no result within {} s; --timeout allows more", args.timeout);
+        bail!(
+            "no result within {} s; --timeout increases the limit",
+            args.timeout
+        );
     };
     let frame = frame?;
     if frame.kind() == Kind::Error && args.server.is_none() {
         let error = RpcError::from_json(frame.body());
         let is_unknown = error.message.starts_with("Unknown tool");
-        // It says which one may be meant.
+        // The error suggests a similar name.
         if is_unknown && let Err(more) = tools::find(&api, args.project.as_ref(), &name).await {
             bail!("{error}: {more}");
         }
@@ -133,7 +134,7 @@ async fn call(client: &Client, name: &str, arguments: &str) -> anyhow::Result<Fr
     }
 }
 
-/// Progress and log messages, for whoever waits.
+/// Prints progress and log messages to stderr.
 pub(super) fn progress(frame: &Frame) {
     let Some(params) = frame.object() else {
         return;
@@ -173,7 +174,7 @@ fn shown(context: &Context, frame: &Frame) -> anyhow::Result<()> {
         .object()
         .is_some_and(|result| result.raw("isError") == Some(b"true"));
     if context.output == Output::Json {
-        // Byte for byte what the server said.
+        // Prints the server's response byte for byte.
         let mut text = String::from_utf8_lossy(frame.body()).into_owned();
         text.push('\n');
         print::foreign(&text)?;
@@ -187,7 +188,7 @@ fn shown(context: &Context, frame: &Frame) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The texts of a result; what else there is goes to stderr in a word.
+/// Returns the text of a result. Other content is only mentioned on stderr.
 fn text(frame: &Frame) -> String {
     let result: Value = serde_json::from_slice(frame.body()).unwrap_or_default();
     let mut out = String::new();
@@ -212,16 +213,16 @@ fn text(frame: &Frame) -> String {
     out
 }
 
-/// The arguments: JSON text of an object, as it was written where that can be.
+/// Returns the arguments as the JSON text of an object, unchanged if possible.
 fn arguments(args: &Args) -> anyhow::Result<String> {
     let whole = match args.arguments.as_deref() {
         Some("-") => stdin()?,
         Some(text) => text.to_owned(),
         None => "{}".to_owned(),
     };
-    mcp::json::validate(whole.as_bytes(), DEPTH)
-        .map_err(|fault| Usage(format!("the arguments are not usable JSON: {fault}")))?;
-    let form = "the arguments are no JSON object: write '{\"key\": \"value\"}'";
+    mcp::json::validate(whole.as_bytes(), MAX_DEPTH)
+        .map_err(|fault| Usage(format!("the arguments are not valid JSON: {fault}")))?;
+    let form = "the arguments are not a JSON object: write '{\"key\": \"value\"}'";
     if Object::of(whole.as_bytes()).is_none() {
         return Err(Usage(form.into()).into());
     }
@@ -233,7 +234,7 @@ fn arguments(args: &Args) -> anyhow::Result<String> {
     for pair in &args.arg {
         let (key, value) = pair
             .split_once('=')
-            .ok_or_else(|| Usage(format!("`{pair}` is not written as KEY=VALUE")))?;
+            .ok_or_else(|| Usage(format!("`{pair}` must have the form KEY=VALUE")))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
         map.insert(key.to_owned(), value);
     }

@@ -1,4 +1,4 @@
-//! `calls`: who called what, and what became of it.
+//! `calls`: records of tool calls.
 
 use api::{Call, Key, WholeCall};
 use model::ProjectId;
@@ -49,10 +49,10 @@ pub(super) struct ListArgs {
     /// Only calls by this caller, as `key:ID`.
     #[arg(long)]
     caller: Option<String>,
-    /// Only calls that began since then: 30m or 7d ago, or at 2026-01-31T12:00:00Z.
+    /// Only calls that began at or after this time: 30m or 7d ago, or 2026-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only calls that began before then, written in the same way.
+    /// Only calls that began before this time, in the same format.
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     #[command(flatten)]
@@ -80,9 +80,9 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         ("until", until.as_deref()),
     ];
     let of_calls = path(&["calls"]);
-    let none = "there are no such calls";
+    let none = "no calls found";
     let listed = pages::list(&api, &of_calls, &query, &args.lines).await?;
-    // Keys are shown to those who manage them; others see ids.
+    // Only callers that manage keys can list them. Others see ids.
     let of_keys = path(&["keys"]) + &of_project(args.project.as_ref());
     let keys = pages::all::<Key>(&api, &of_keys, &[]).await;
     let keys = keys.map(|keys| keys.rows).unwrap_or_default();
@@ -90,7 +90,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         let mut cells = cells(call);
         let id = call.caller.strip_prefix("key:");
         let key = keys.iter().find(|key| Some(key.id.as_str()) == id);
-        // Those of clients, whose names are ours.
+        // Keys of connected clients. Toolwharf chose their names.
         if let Some(key) = key.filter(|key| key.name.starts_with("client:")) {
             cells[3].clone_from(&key.name);
         }
@@ -98,13 +98,13 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Calls, a line for each.
+/// Returns a table of calls.
 pub(super) fn table(calls: &[Call]) -> String {
     let cells: Vec<_> = calls.iter().map(cells).collect();
     print::table(HEAD, &cells)
 }
 
-/// A time before now, or one as the API has it.
+/// Parses a duration before now, or a time as in the API.
 fn moment(text: &str) -> Result<String, Usage> {
     if let Some(before) = print::parse_duration(text) {
         return Ok(rfc3339(store::now() - before));
@@ -112,7 +112,7 @@ fn moment(text: &str) -> Result<String, Usage> {
     let parsed: Result<Time, _> = serde_json::from_value(text.into());
     parsed.map(rfc3339).map_err(|_| {
         Usage(format!(
-            "`{text}` is no time: write 30m, 12h or 7d, or 2026-01-31T12:00:00Z"
+            "invalid time `{text}`: write 30m, 12h or 7d, or 2026-01-31T12:00:00Z"
         ))
     })
 }

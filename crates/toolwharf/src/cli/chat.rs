@@ -1,9 +1,9 @@
-//! `chat`: talking to the agent of a running gateway, over its REST API.
+//! `chat`: a conversation with the agent of a running gateway, over its REST API.
 //!
-//! Invariants: what the model says is data and goes to stdout as it comes; calls of tools, what the turn used and the
-//! prompt are words for humans. Nothing of a model or a tool steers a terminal. Ctrl-C closes the request, which is what
-//! cancels a turn at the gateway; the conversation goes on. Deliberately absent: editing of lines and a history beyond
-//! what the terminal has by itself.
+//! Invariants: output of the model is data and goes to stdout as it arrives. Tool calls, usage and the prompt go to
+//! stderr. Text of a model or a tool cannot control the terminal. Ctrl-C closes the request, which cancels the turn at
+//! the gateway, and the conversation continues. Deliberately absent: line editing and a history beyond those of the
+//! terminal.
 
 use std::{
     io::{self, IsTerminal},
@@ -32,22 +32,23 @@ use super::{
     screen::Screen,
 };
 
-/// Longest line that is typed, in bytes; what is longer goes on as another.
-const LINE: u64 = 1 << 20;
-/// The gateway gives up on servers, tools and models long before.
-const SILENCE: Duration = Duration::from_secs(20 * 60);
-/// How long the gateway may take to put away a turn that was cancelled, and how often it is asked.
-const CLEARING: Duration = Duration::from_secs(15);
-const ASKED_AGAIN: Duration = Duration::from_millis(100);
+/// Maximum length of a typed line, in bytes. The rest of a longer line becomes another message.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+/// Timeout without events. The timeouts of the gateway for servers, tools and models are much shorter.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// Time limit for the gateway to save a cancelled turn.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(15);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The message of a single turn; `-` reads it from standard input. Without it, a dialogue begins.
+    /// The message of a single turn. `-` reads it from standard input. Without a message, an interactive dialogue
+    /// begins.
     message: Option<String>,
-    /// The conversation to continue, as `conversation ls` shows it; without it, a new one.
+    /// The id of the conversation to continue, as in `conversation ls`. The default is a new conversation.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// Use the servers of this project.
+    /// Use the agent and the servers of this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Print each event as a line of JSON, as `-o json` does.
@@ -60,7 +61,7 @@ struct Chat {
     project: Option<ProjectId>,
     conversation: Option<String>,
     screen: Screen,
-    /// The last turn was cancelled, and may not be put away yet.
+    /// The last turn was cancelled and may not be saved yet.
     cancelled: bool,
 }
 
@@ -72,7 +73,7 @@ enum Ended {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    // Read before Ctrl-C is ours: it ends the reading.
+    // Read before Ctrl-C is handled, so that Ctrl-C ends the reading.
     let message = match args.message.as_deref() {
         Some("-") => Some(stdin()?),
         Some(text) => Some(text.to_owned()),
@@ -80,7 +81,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     if message.as_ref().is_some_and(|text| text.trim().is_empty()) {
-        let way = "the message is empty: give it as an argument or on standard input, or neither for a dialogue";
+        let way = "the message is empty: pass it as an argument or on standard input, or omit both for a dialogue";
         return Err(Usage(way.to_owned()).into());
     }
     let chat = Chat {
@@ -114,7 +115,7 @@ impl Chat {
             let found = self.api.get::<WholeConversation>(&path).await;
             let found = found
                 .map_err(|error| conversations::explained(error, self.project.as_ref(), id))?;
-            let title = format!("going on with: {}", found.info.title);
+            let title = format!("continuing: {}", found.info.title);
             self.screen.word(&title)?;
         }
         self.screen
@@ -124,14 +125,14 @@ impl Chat {
         loop {
             self.screen.prompt()?;
             let mut line = Vec::new();
-            let mut typed = (&mut input).take(LINE);
+            let mut typed = (&mut input).take(MAX_LINE_BYTES);
             let read = tokio::select! {
                 biased;
                 _ = interrupts.recv() => {
                     eprintln!();
                     break;
                 }
-                read = typed.read_until(b'\n', &mut line) => read.context("cannot read what is typed")?,
+                read = typed.read_until(b'\n', &mut line) => read.context("cannot read the input")?,
             };
             if read == 0 {
                 eprintln!();
@@ -145,7 +146,7 @@ impl Chat {
             let why = match self.turn(message, &mut interrupts).await {
                 Ok(Ended::Done | Ended::Cancelled) => None,
                 Ok(Ended::Failed(why)) => Some(why),
-                // What does not work from the start is not going to.
+                // If the first turn fails, later ones would fail too.
                 Err(error) if turns == 0 => return Err(error),
                 Err(error) => Some(format!("{error:#}")),
             };
@@ -153,13 +154,13 @@ impl Chat {
                 self.screen.error(&why)?;
             }
             turns = turns.saturating_add(1);
-            // Was meant for the turn that has just ended.
+            // These interrupts were meant for the turn that just ended.
             while interrupts.recv().now_or_never().is_some() {}
         }
         self.farewell()
     }
 
-    /// How the conversation goes on.
+    /// Prints how to continue the conversation.
     fn farewell(&mut self) -> anyhow::Result<()> {
         let Some(id) = &self.conversation else {
             return Ok(());
@@ -168,11 +169,11 @@ impl Chat {
         let project = project.map(|project| format!(" --project {project}"));
         let project = project.unwrap_or_default();
         self.screen.note(&format!(
-            "to go on: toolwharf chat --conversation {id}{project}"
+            "to continue: toolwharf chat --conversation {id}{project}"
         ))
     }
 
-    /// Says something, and shows what comes of it until the turn has ended or Ctrl-C was pressed.
+    /// Sends a message and shows the events until the turn ends or Ctrl-C is pressed.
     async fn turn(&mut self, message: &str, interrupts: &mut Signal) -> anyhow::Result<Ended> {
         let interrupted = tokio::select! {
             biased;
@@ -188,7 +189,7 @@ impl Chat {
                 self.cancelled = true;
                 self.screen.interrupted()?;
                 self.screen
-                    .note("cancelled; what was complete by then is kept")?;
+                    .note("cancelled; completed parts of the turn are kept")?;
                 Ok(Ended::Cancelled)
             }
         }
@@ -200,9 +201,10 @@ impl Chat {
             body["conversation"] = json!(id);
         }
         let mut answer = self.open(serde_json::to_vec(&body)?.into()).await?;
-        while let Some(event) = answer.event(SILENCE).await? {
-            let mut data: Value = serde_json::from_slice(&event.data)
-                .context("the gateway's answer is none of this version of Toolwharf")?;
+        while let Some(event) = answer.event(SILENCE_TIMEOUT).await? {
+            let mut data: Value = serde_json::from_slice(&event.data).context(
+                "unexpected response: the gateway may have a different version of Toolwharf",
+            )?;
             if event.event == "conversation" {
                 data["type"] = json!("conversation");
             }
@@ -211,15 +213,15 @@ impl Chat {
             }
         }
         Err(anyhow!(
-            "the gateway's answer ended before the turn did; what was complete by then is kept"
+            "the gateway's response ended before the turn did; completed parts of the turn are kept"
         ))
     }
 
-    /// The request; one after a turn that was cancelled waits until that is put away.
+    /// Sends the request. After a cancelled turn, retries until that turn is saved.
     async fn open(&mut self, body: Bytes) -> anyhow::Result<http::Answer> {
         let path = http::path(&["chat"]) + &http::of_project(self.project.as_ref());
         let stream = [(header::ACCEPT, "text/event-stream")];
-        let until = Instant::now() + CLEARING;
+        let until = Instant::now() + SAVE_TIMEOUT;
         loop {
             let opened = self
                 .api
@@ -242,15 +244,15 @@ impl Chat {
                     None => error,
                 });
             }
-            sleep(ASKED_AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
-    /// Shows an event; how the turn ended, if it is the last.
+    /// Shows an event. Returns how the turn ended if it was the last event.
     fn happened(&mut self, event: &Value) -> anyhow::Result<Option<Ended>> {
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         match text("type") {
-            // Without an id: nothing is left of it.
+            // Without an id, nothing of the conversation was kept.
             "conversation" => self.conversation = event["id"].as_str().map(str::to_owned),
             "error" => {
                 self.screen.event(event)?;

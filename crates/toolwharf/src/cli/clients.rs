@@ -1,7 +1,7 @@
-//! `connect` and `disconnect`: clients' own files.
+//! `connect` and `disconnect`: change the files of MCP clients.
 //!
-//! The files are worked on here, even if a gateway runs: they are those of whoever runs this, and so is the environment that says where they
-//! are. A running gateway makes the key.
+//! The files are changed by this process even if a gateway runs, because they belong to the user of this command, and
+//! so does the environment that determines their paths. A running gateway creates the key.
 
 use anyhow::{Context as _, bail};
 use api::{Connected, Key, MadeKey};
@@ -31,13 +31,13 @@ use crate::{
 pub(super) struct ConnectArgs {
     #[command(flatten)]
     which: Which,
-    /// The project whose servers the client sees; without it, it sees everything.
+    /// The project whose servers the client sees. The default is all servers.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Write the gateway's address and a key into the client's file, and not a command.
+    /// Write the gateway's URL and a key to the client's file instead of a command.
     #[arg(long)]
     http: bool,
-    /// Move the client's own servers into Toolwharf.
+    /// Move the client's own servers to Toolwharf.
     #[arg(long = "move")]
     take: bool,
     #[command(flatten)]
@@ -54,21 +54,21 @@ pub(super) struct DisconnectArgs {
 
 #[derive(clap::Args)]
 struct Which {
-    /// The client, such as `cursor`; without it, show the clients that are installed here.
+    /// The client, such as `cursor`. Without it, list the installed clients.
     #[arg(value_parser = Clients::find)]
     client: Option<&'static Client>,
-    /// All clients that are installed here.
+    /// All installed clients.
     #[arg(long, conflicts_with = "client")]
     all: bool,
-    /// Only show what would change.
+    /// Show the changes without making them.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
 
-/// The parts that the command works with.
+/// The parts that both commands use.
 struct Bench {
     clients: Clients,
     sources: Sources,
@@ -76,11 +76,11 @@ struct Bench {
     keys: Keys,
 }
 
-/// The maker of keys: the gateway if it runs, else the database.
+/// Creates keys: a running gateway, otherwise the database.
 enum Keys {
     Gateway(Api),
     Store(Store),
-    /// Nothing is to be changed.
+    /// A dry run, which creates no key.
     Nobody,
 }
 
@@ -134,7 +134,7 @@ async fn list(context: &Context, overrides: &CliOverrides) -> anyhow::Result<()>
         return print::json(&api::Clients { clients });
     }
     if clients.is_empty() {
-        eprintln!("no client that Toolwharf knows is installed here");
+        eprintln!("no supported client is installed");
         return Ok(());
     }
     let rows: Vec<[String; 5]> = clients
@@ -175,7 +175,7 @@ impl Which {
 }
 
 impl Bench {
-    /// `changes`: whether keys may be made.
+    /// `changes`: whether keys may be created.
     async fn open(
         context: &Context,
         overrides: &CliOverrides,
@@ -186,7 +186,7 @@ impl Bench {
         let dir = context.dir(Some(&located)).context("HOME is not set")?;
         let dir = std::path::absolute(dir)?;
         let there = lock::gateway_record(&dir);
-        // The running gateway's files, whatever they are called here.
+        // The files of the running gateway, regardless of the configuration of this command.
         let sources = match &there {
             Some(there) => Sources {
                 optional: true,
@@ -237,19 +237,24 @@ impl Bench {
         how: &Which,
     ) -> anyhow::Result<Option<Connected>> {
         let wish = Wish {
-            // A gateway that was named may be on another machine.
+            // A gateway given by URL may be on another machine.
             http: wish.http || context.reach.url.is_some(),
             ..wish.clone()
         };
         if wish.take && context.reach.url.is_some() {
-            let why = "servers are moved into files of this machine: leave --move or --url out";
+            let why =
+                "servers can be moved only to a gateway on this machine: leave --move or --url out";
             return Err(Usage(why.to_owned()).into());
         }
         let plan = self.clients.plan(client, &wish, self.with())?;
         let told = plan.told(self.clients.diff(&plan)?);
         show(context, &told.diff)?;
         for one in &told.staying {
-            eprintln!("`{}` stays: {}", one.name, print::printable(&one.why));
+            eprintln!(
+                "`{}` is not moved: {}",
+                one.name,
+                print::printable(&one.why)
+            );
         }
         if how.dry_run {
             return Ok(Some(told));
@@ -262,7 +267,7 @@ impl Bench {
             crate::registry::import_all(&self.sources, &self.myself, &plan.moving)?;
         }
         if !self.clients.connect(plan, &self.keys).await? {
-            eprintln!("{title} is connected already");
+            eprintln!("{title} is already connected");
             return Ok(Some(told));
         }
         for warning in &told.warnings {
@@ -270,10 +275,10 @@ impl Bench {
         }
         let moved = match told.moved.as_slice() {
             [] => String::new(),
-            moved => format!(", and {} moved into Toolwharf", moved.join(", ")),
+            moved => format!(", and moved {} to Toolwharf", moved.join(", ")),
         };
         eprintln!(
-            "connected {title} by {}{moved}; start it again to have it",
+            "connected {title} in {}{moved}; restart it to apply the change",
             told.file
         );
         if let Some(seen) = self.clients.seen(client)
@@ -282,7 +287,7 @@ impl Bench {
         {
             let servers = print::printable(&seen.servers.join(", "));
             eprintln!(
-                "`toolwharf connect {} --move` moves its own servers into Toolwharf: {servers}",
+                "`toolwharf connect {} --move` moves its own servers to Toolwharf: {servers}",
                 client.name
             );
         }
@@ -309,21 +314,21 @@ impl Bench {
         let removed = self.clients.take_out(&undo, &self.sources)?;
         let title = client.title;
         match told.restored.as_str() {
-            "whole" => eprintln!("disconnected {title}: {} is as it was before", told.file),
+            "whole" => eprintln!("disconnected {title} and restored {}", told.file),
             "entry" => eprintln!(
-                "disconnected {title}: {} was changed since, so only the entry was taken out",
+                "disconnected {title}: {} has been edited since, so only the entry was removed",
                 told.file
             ),
             _ => eprintln!(
-                "disconnected {title}: there was nothing to give back to {}",
+                "disconnected {title}: there was nothing to restore in {}",
                 told.file
             ),
         }
         if !told.put_back.is_empty() {
-            eprintln!("in its file again: {}", told.put_back.join(", "));
+            eprintln!("moved back to its file: {}", told.put_back.join(", "));
         }
         if !removed.is_empty() {
-            eprintln!("no longer in Toolwharf: {}", removed.join(", "));
+            eprintln!("removed from Toolwharf: {}", removed.join(", "));
         }
         Ok(Some(undo.told(removed)))
     }
@@ -348,7 +353,7 @@ impl Keyring for Keys {
                 let MadeKey { key, token } = api.post(&keys, &wanted).await?;
                 Ok(Made { id: key.id, token })
             }
-            Self::Nobody => bail!("nothing is to be changed"),
+            Self::Nobody => bail!("a dry run creates no key"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `conversation`: what is kept of chats.
+//! `conversation`: stored conversations.
 
 use anyhow::anyhow;
 use api::{ConversationInfo, WholeConversation};
@@ -13,14 +13,14 @@ use super::{
     print, screen,
 };
 
-/// Longest line of a call or of its result, in characters.
-const LINE: usize = 200;
+/// Maximum length of the line for a call or its result, in characters.
+const MAX_LINE_CHARS: usize = 200;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List conversations, newest first.
     Ls(ListArgs),
-    /// Show what was said in a conversation.
+    /// Show the messages of a conversation.
     Get(NameArgs),
     /// Remove a conversation.
     Rm(NameArgs),
@@ -28,7 +28,7 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Only conversations of this project; without it, all.
+    /// Only conversations of this project. The default is all conversations.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     #[command(flatten)]
@@ -37,19 +37,19 @@ pub(super) struct ListArgs {
 
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
-    /// As `conversation ls` shows it.
+    /// The id, as in `conversation ls`.
     id: String,
-    /// The project that it belongs to.
+    /// The project of the conversation.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
-/// Where a conversation is.
+/// Returns the API path of a conversation.
 pub(super) fn of(project: Option<&ProjectId>, id: &str) -> String {
     path(&["conversations", id]) + &of_project(project)
 }
 
-/// With where to look, if what is wrong is that there is no such conversation.
+/// Adds a hint to the error for a missing conversation.
 pub(super) fn explained(
     error: anyhow::Error,
     project: Option<&ProjectId>,
@@ -65,10 +65,10 @@ pub(super) fn explained(
     }
     match project {
         Some(project) => anyhow!(
-            "{error} of the project `{project}`: `toolwharf conversation ls --project {project}` shows those that there are"
+            "{error} in project `{project}`; `toolwharf conversation ls --project {project}` lists the conversations"
         ),
         None => anyhow!(
-            "{error} of no project: `toolwharf conversation ls` shows those that there are; one of a project needs --project"
+            "{error} outside of projects; `toolwharf conversation ls` lists the conversations, and one of a project needs --project"
         ),
     }
 }
@@ -95,7 +95,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let head = ["ID", "PROJECT", "BEGUN", "LAST", "TITLE"];
     let all = path(&["conversations"]);
     let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
-    let none = "there are no conversations yet; `toolwharf chat` begins one";
+    let none = "there are no conversations yet; `toolwharf chat` starts one";
     let listed = pages::list(&api, &all, &query, &args.lines).await?;
     listed.print(context, none, head, cells)
 }
@@ -111,7 +111,7 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What was said, as `chat` shows it; what the user said stands behind a prompt.
+/// Returns the messages as `chat` shows them. Messages of the user have a prompt in front.
 fn said(messages: &Value) -> String {
     let mut out = String::new();
     let mut names: Vec<(&str, &str)> = Vec::new();
@@ -128,10 +128,10 @@ fn said(messages: &Value) -> String {
                 "image" => "> [picture]".to_owned(),
                 "tool_use" => {
                     names.push((text("id"), text("name")));
-                    print::short(&screen::call(text("name"), &block["input"]), LINE)
+                    print::short(&screen::call(text("name"), &block["input"]), MAX_LINE_CHARS)
                 }
                 "tool_result" => {
-                    // Ids may come again in a later turn.
+                    // An id may occur again in a later turn.
                     let mut names = names.iter().rev();
                     let name = names.find(|(id, _)| *id == text("tool_use_id"));
                     let name = name.map_or("", |(_, name)| *name);
@@ -139,7 +139,7 @@ fn said(messages: &Value) -> String {
                     let mut first = first.filter_map(|part| part["text"].as_str());
                     let first = first.next().unwrap_or("[picture]");
                     let line = screen::result(name, block["is_error"] == true, first);
-                    print::short(&line, LINE)
+                    print::short(&line, MAX_LINE_CHARS)
                 }
                 _ => continue,
             };

@@ -1,4 +1,4 @@
-//! `doctor`: what is wrong here, and what to do about it.
+//! `doctor`: checks the installation and says how to fix problems.
 //!
 //! It changes nothing and starts no server.
 
@@ -31,10 +31,10 @@ use crate::{
     startup,
 };
 
-/// Lines of a server's stderr that are shown with its problem.
+/// Number of stderr lines shown with a server's problem.
 const LOG_LINES: usize = 5;
 
-/// By server: why its command cannot be started from here.
+/// By server, why its command cannot be started on this machine.
 type Missing = BTreeMap<String, Finding>;
 
 #[derive(Default)]
@@ -99,8 +99,8 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     match &dir {
         Some(dir) => data_dir(dir, &mut findings),
         None => findings.problem(
-            "there is no place for the data directory",
-            "set HOME, or write `data_dir` into toolwharf.toml",
+            "the data directory cannot be determined",
+            "set HOME, or set `data_dir` in toolwharf.toml",
         ),
     }
     match place {
@@ -168,7 +168,7 @@ fn text(report: &Report) -> String {
         (0, 0) => "Verdict: everything is in order.\n".to_owned(),
         (0, _) => format!("Verdict: it works, with {warnings}.\n"),
         (problems, _) => format!(
-            "Verdict: {} to put right, {warnings}.\n",
+            "Verdict: {} to fix, {warnings}.\n",
             plural(problems, "problem")
         ),
     });
@@ -182,12 +182,12 @@ fn plural(count: usize, what: &str) -> String {
     }
 }
 
-/// Where `${VAR}` of the files is looked up: in the environment of the gateway that has the data directory (proc(5),
-/// `environ`), or in that of this command where there is none to read.
+/// Returns the environment for `${VAR}`: that of the gateway with this data directory (proc(5), `environ`), or that of
+/// this command if it cannot be read.
 fn environment(dir: Option<&Path>) -> impl Fn(&str) -> Option<String> + use<> {
     let pid = dir.and_then(lock::holder).and_then(|holder| holder.pid);
     let read = |pid: u32| {
-        // A pid of another namespace is some other program's here.
+        // A pid of another pid namespace may refer to a different program here.
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (program.trim() == "toolwharf").then(|| fs::read(format!("/proc/{pid}/environ")).ok())?
     };
@@ -215,7 +215,7 @@ fn configuration(
             };
             own.leave_out(&mut config);
             for warning in &config.warnings {
-                // Its help is part of the text.
+                // The text of the warning already contains the help.
                 findings.add(Level::Warning, warning.to_string(), None);
             }
             let files: Vec<String> = config
@@ -231,7 +231,7 @@ fn configuration(
                         .collect();
                     findings.warning(
                         format!("there is no configuration yet ({})", wanted.join(", ")),
-                        "`toolwharf add NAME -- COMMAND` or `toolwharf import FILE` begins one",
+                        "`toolwharf add NAME -- COMMAND` or `toolwharf import FILE` creates one",
                     );
                 }
                 (0, files) => findings.warning(
@@ -256,7 +256,7 @@ fn configuration(
     }
 }
 
-/// Why a server's command cannot be started, if it cannot. What it needs itself only shows when it runs.
+/// Returns why a server's command cannot be started. Errors of the program itself show only when it runs.
 fn command(spec: &ServerSpec) -> Option<Finding> {
     let launch = spec.launch()?;
     let Program::Command {
@@ -279,10 +279,10 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
     if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return problem(
             format!(
-                "the `cwd` of server `{name}` is no directory: {}",
+                "the `cwd` of server `{name}` is not a directory: {}",
                 cwd.display()
             ),
-            "make it, or put another into `cwd`".to_owned(),
+            "create it, or change `cwd`".to_owned(),
         );
     }
     if command.contains('/') {
@@ -318,14 +318,14 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
         return None;
     }
     let install = match command.as_str() {
-        "uvx" | "uv" => "; uv brings it: `pip install uv`",
-        "npx" | "node" => "; Node.js brings it",
+        "uvx" | "uv" => "; it is part of uv: `pip install uv`",
+        "npx" | "node" => "; it is part of Node.js",
         "docker" => "; install Docker, or use another way to run the server",
         _ => "",
     };
     problem(
         format!("the command `{command}` of server `{name}` is not in PATH"),
-        format!("install it, or write its whole path into `command`{install}"),
+        format!("install it, or write its full path in `command`{install}"),
     )
 }
 
@@ -339,13 +339,13 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             findings.ok(format!(
-                "the data directory is made at the first start: {shown}"
+                "the data directory will be created at the first start: {shown}"
             ));
             return;
         }
         Err(error) => {
             findings.problem(
-                format!("the data directory cannot be looked at: {shown}: {error}"),
+                format!("the data directory cannot be read: {shown}: {error}"),
                 "check its permissions",
             );
             return;
@@ -353,7 +353,7 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
     };
     if !meta.is_dir() {
         findings.problem(
-            format!("the data directory is no directory: {shown}"),
+            format!("the data directory is not a directory: {shown}"),
             "move the file away, or name another with `data_dir`",
         );
         return;
@@ -361,7 +361,7 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
     let before = findings.count(Level::Ok) + findings.0.len();
     if meta.permissions().mode() & 0o022 != 0 {
         findings.problem(
-            format!("others can write into the data directory: {shown}"),
+            format!("other users can write to the data directory: {shown}"),
             format!("chmod go-w {shown}"),
         );
     }
@@ -376,40 +376,40 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
         let token = token.display();
         if token_meta.permissions().mode() & 0o077 != 0 {
             findings.problem(
-                format!("others can read the administrator's token: {token}"),
-                format!("rm {token} (a new one is made), and restart the gateway"),
+                format!("other users can read the administrator's token: {token}"),
+                format!("rm {token} and restart the gateway, which creates a new one"),
             );
         } else if token_meta.uid() != meta.uid() {
             findings.warning(
-                format!("{token} belongs to somebody else than its directory"),
-                "remove it; a new one is made",
+                format!("{token} and its directory have different owners"),
+                "remove it; the gateway creates a new one",
             );
         }
     }
     if before == findings.count(Level::Ok) + findings.0.len() {
-        findings.ok(format!("the data directory is sound: {shown}"));
+        findings.ok(format!("the data directory is in order: {shown}"));
     }
 }
 
-/// Whether the gateway could listen.
+/// Checks whether the gateway could listen.
 fn port(settings: &Settings, findings: &mut Findings) {
     let listen = &settings.listen;
     match TcpListener::bind(listen.as_str()) {
         Ok(_) => findings.ok(format!("{listen} is free to listen on")),
         Err(error) => findings.problem(
             format!("the gateway cannot listen on {listen}: {error}"),
-            "end what listens there (`ss -ltnp` shows it), or choose another address with `listen` in \
+            "end the program that listens there (`ss -ltnp` shows it), or choose another address with `listen` in \
              toolwharf.toml or `serve --listen`",
         ),
     }
 }
 
-/// What a gateway that has the data directory means, where it is not the one that is meant or does not answer.
+/// Reports a gateway that has the data directory but does not respond or uses other configuration files.
 fn held(holder: &Holder, findings: &mut Findings) {
     match &holder.at {
         None => findings.warning(
             format!("the data directory belongs to {holder}"),
-            "look again in a while",
+            "check again later",
         ),
         Some(at) => {
             let files: Vec<_> = at
@@ -419,11 +419,11 @@ fn held(holder: &Holder, findings: &mut Findings) {
                 .collect();
             findings.problem(
                 format!(
-                    "the data directory belongs to {holder}, which does not answer or has other files: {}",
+                    "the data directory belongs to {holder}, which does not respond or uses other files: {}",
                     files.join(", ")
                 ),
                 format!(
-                    "name the same files with --config; or end it with `kill {}`, or use another --data-dir",
+                    "pass the same files with --config, end it with `kill {}`, or use another --data-dir",
                     at.pid
                 ),
             );
@@ -431,8 +431,8 @@ fn held(holder: &Holder, findings: &mut Findings) {
     }
 }
 
-/// What a running gateway says of its servers. Its word goes before what was looked up from here: each problem is told
-/// once.
+/// Reports what a running gateway says about its servers. This replaces the findings of this command, so that each
+/// problem is reported once.
 async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
     let url = &api.url;
     let servers = match all(api, None).await {
@@ -440,7 +440,7 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
         Err(error) => {
             findings.0.extend(missing.into_values());
             findings.problem(
-                format!("the gateway at {url} does not say how it is: {error:#}"),
+                format!("the gateway at {url} does not list its servers: {error:#}"),
                 "check that it is a gateway of this version, and that the key is an administrator's",
             );
             return;
@@ -454,11 +454,11 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
         };
         server(api, one, here, findings).await;
     }
-    // Of entries that it has not taken in.
+    // Entries that the gateway has not loaded.
     findings.0.extend(missing.into_values());
     if let Err(error) = declared(api, findings).await {
         findings.problem(
-            format!("the gateway at {url} does not say how the servers of projects are: {error:#}"),
+            format!("the gateway at {url} does not list the servers of projects: {error:#}"),
             "check that it is a gateway of this version, and that the key is an administrator's",
         );
     }
@@ -479,13 +479,13 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
             }
         }
         Err(error) => findings.problem(
-            format!("the gateway at {url} does not say which tools it keeps back: {error:#}"),
+            format!("the gateway at {url} does not return its status: {error:#}"),
             "check that it is a gateway of this version",
         ),
     }
 }
 
-/// Servers that projects declare, as far as something is wrong with them.
+/// Reports problems of servers that projects declare.
 async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
     let projects = pages::all::<Project>(api, &path(&["projects"]), &[]).await?;
     for project in projects.rows.into_iter().filter(|project| project.enabled) {
@@ -511,20 +511,20 @@ fn kept_back(kept: &KeptBack, findings: &mut Findings) {
     let are = if kept.tools == 1 { "is" } else { "are" };
     findings.warning(
         format!(
-            "{} of server `{server}`{of} {are} kept back: not defined as it was agreed to",
+            "{} of server `{server}`{of} {are} kept back: the definition changed and is not approved",
             tools(kept.tools)
         ),
-        format!("`toolwharf tools approve {server}{option}` shows what changed, and asks"),
+        format!("`toolwharf tools approve {server}{option}` shows the changes and asks for approval"),
     );
 }
 
-/// `here`: why it could not be started from here, if it could not.
+/// `here`: why the command cannot be started on this machine.
 async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mut Findings) {
     let whose = said_name(server);
     let of = server.project.as_ref();
     let of = of.map_or_else(String::new, |project| format!(" --project {project}"));
     let name = format!("{}{of}", server.name);
-    // Those of the file are known before they start.
+    // Servers of the configuration file are checked before they start.
     if server.declared != "file" && !server.files_missing.is_empty() {
         let (what, help) = sandbox::not_shown(&whose, &server.files_missing);
         findings.warning(what, help);
@@ -539,7 +539,7 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
         }
     }
     match server.status.as_str() {
-        // Whether it is idle or was tried in vain: that says best what to do.
+        // For an idle or failed server, this finding says best what to do.
         status if here.is_some() && !matches!(status, "running" | "starting" | "disabled") => {
             findings.0.extend(here);
         }
@@ -554,7 +554,7 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
         }
         "starting" | "restarting" | "stopping" => findings.warning(
             format!("server {whose} is still {}", server.status),
-            format!("look again in a while; `toolwharf logs -f {name}` shows what it says"),
+            format!("check again later; `toolwharf logs -f {name}` shows its output"),
         ),
         status => {
             let reason = server
@@ -576,7 +576,7 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
             findings.problem(
                 what,
                 format!(
-                    "`toolwharf logs {name}` and `toolwharf events {name}` show more; put its entry right, or \
+                    "`toolwharf logs {name}` and `toolwharf events {name}` show more; fix its entry, or run \
                      `toolwharf disable {name}`"
                 ),
             );

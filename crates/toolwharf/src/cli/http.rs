@@ -1,7 +1,6 @@
-//! The client of the REST API: one connection a request, over plain HTTP.
+//! The client of the REST API: one connection per request, over plain HTTP.
 //!
-//! The gateway speaks plain HTTP itself; where something in front of it adds TLS, the API is better reached from
-//! the machine that it runs on.
+//! The gateway itself speaks plain HTTP. If a proxy adds TLS, use the command line on the gateway's machine.
 
 use std::time::Duration;
 
@@ -18,15 +17,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-/// Where nothing else is said: the gateway itself may wait for servers and for a lock on a file.
-const ANSWER: Duration = Duration::from_secs(60);
-const CONNECT: Duration = Duration::from_secs(5);
-/// Largest answer, in bytes.
-const LARGEST: usize = 64 << 20;
-/// Largest event of a stream, in bytes: the answer of a server to a call.
-const LARGEST_EVENT: usize = 256 << 20;
+/// Default timeout. The gateway may have to wait for servers and for a file lock.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of a response, in bytes.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
+/// Maximum size of an event, in bytes. An event may contain a server's response to a call.
+const MAX_EVENT_BYTES: usize = 256 << 20;
 
-/// A gateway's API.
+/// The REST API of a gateway.
 #[derive(Clone)]
 pub(super) struct Api {
     /// `host:port`
@@ -34,21 +33,21 @@ pub(super) struct Api {
     /// `http://host:port`
     pub(super) url: String,
     pub(super) token: Option<String>,
-    /// Wall time until an answer is there.
+    /// Timeout of a request.
     patience: Duration,
 }
 
-/// What the gateway says no with.
+/// An error response of the gateway.
 #[derive(Debug, thiserror::Error)]
 #[error("{detail}")]
 pub(super) struct Refused {
     pub(super) status: u16,
     pub(super) detail: String,
-    /// What is wrong in the body, each with its place there.
+    /// Errors in the request body, with their locations.
     pub(super) wrong: Vec<Wrong>,
 }
 
-/// Nobody listens there.
+/// No process listens at the address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot reach the gateway at {url}")]
 pub(super) struct Unreachable {
@@ -57,7 +56,7 @@ pub(super) struct Unreachable {
     source: std::io::Error,
 }
 
-/// An answer whose body is still to be read.
+/// A response whose body has not been read yet.
 pub(super) struct Answer {
     body: Incoming,
     events: Parser,
@@ -66,19 +65,18 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The next event of a stream; `None` when it has ended or broken off.
+    /// Returns the next event of a stream. `None` when the stream has ended or was cut off.
     ///
     /// # Errors
-    /// When nothing has come for `silence`, or what came is no event.
+    /// Nothing arrived for `silence`, or the data is not an event.
     pub(super) async fn event(&mut self, silence: Duration) -> anyhow::Result<Option<Event>> {
         loop {
             if let Some(event) = self.events.next_event()? {
                 return Ok(Some(event));
             }
             let frame = timeout(silence, self.body.frame()).await;
-            let frame = frame.with_context(|| {
-                format!("the gateway has said nothing for {} s", silence.as_secs())
-            })?;
+            let frame = frame
+                .with_context(|| format!("the gateway sent no data for {} s", silence.as_secs()))?;
             let Some(Ok(frame)) = frame else {
                 return Ok(None);
             };
@@ -91,30 +89,30 @@ impl Answer {
 
 impl Api {
     /// # Errors
-    /// When the URL is none of a gateway.
+    /// The URL is not valid for a gateway.
     pub(super) fn new(url: &str, token: Option<String>) -> anyhow::Result<Self> {
         let parsed = url::Url::parse(url)
-            .with_context(|| format!("`{url}` is no URL; write http://127.0.0.1:6280"))?;
+            .with_context(|| format!("`{url}` is not a URL; write http://127.0.0.1:6280"))?;
         if parsed.scheme() != "http" {
             bail!(
-                "`{}` begins with {}://, and the command line speaks plain HTTP only: use http://, from the machine that the gateway runs on",
+                "`{}` begins with {}://, but the command line speaks plain HTTP only: run it on the gateway's machine and use http://",
                 model::url_for_display(url),
                 parsed.scheme()
             );
         }
         let host = parsed
             .host_str()
-            .with_context(|| format!("`{url}` names no host"))?;
+            .with_context(|| format!("`{url}` contains no host"))?;
         let authority = format!("{host}:{}", parsed.port().unwrap_or(80));
         Ok(Self {
             url: format!("http://{authority}"),
             authority,
             token,
-            patience: ANSWER,
+            patience: DEFAULT_TIMEOUT,
         })
     }
 
-    /// The same for requests that take longer.
+    /// Sets a longer timeout.
     pub(super) fn patient(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
@@ -123,7 +121,7 @@ impl Api {
         self.ask(Method::GET, path, Bytes::new(), &[]).await
     }
 
-    /// What is there, if it is there.
+    /// Returns the resource, or `None` if it does not exist.
     pub(super) async fn find<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
         match self.get(path).await {
             Ok(found) => Ok(Some(found)),
@@ -173,7 +171,7 @@ impl Api {
         }
         serde_json::from_slice(&text).with_context(|| {
             format!(
-                "{} answered something that is no answer of Toolwharf",
+                "the response of {} is not from Toolwharf or from a different version",
                 self.url
             )
         })
@@ -190,16 +188,16 @@ impl Api {
 
     fn silent(&self) -> anyhow::Error {
         anyhow!(
-            "{} did not answer within {} s",
+            "{} did not respond within {} s",
             self.url,
             self.patience.as_secs()
         )
     }
 
-    /// Sends a request; the answer is a good one.
+    /// Sends a request. Returns a successful response.
     ///
     /// # Errors
-    /// [`Unreachable`], [`Refused`], or what went wrong in between.
+    /// [`Unreachable`], [`Refused`], or a connection error.
     pub(super) async fn open(
         &self,
         method: Method,
@@ -211,7 +209,7 @@ impl Api {
             url: self.url.clone(),
             source,
         };
-        let stream = timeout(CONNECT, TcpStream::connect(&self.authority))
+        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority))
             .await
             .map_err(|_| unreachable(std::io::ErrorKind::TimedOut.into()))?
             .map_err(unreachable)?;
@@ -242,8 +240,10 @@ impl Api {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Full::new(body)).map_err(|_| {
-            // The path is ours; what can be wrong is the token, which is not to be shown.
-            anyhow!("the token cannot be sent: it holds a line break or the like")
+            // The path is valid, so the token must be invalid. It is not shown.
+            anyhow!(
+                "the token cannot be sent: it contains a line break or another invalid character"
+            )
         })?;
         let response = timeout(self.patience, sender.send_request(request))
             .await
@@ -253,7 +253,7 @@ impl Api {
         if head.status.is_success() {
             return Ok(Answer {
                 body,
-                events: Parser::new(LARGEST_EVENT),
+                events: Parser::new(MAX_EVENT_BYTES),
                 _driver: driver,
             });
         }
@@ -267,8 +267,8 @@ impl Api {
         let mut wrong = Vec::new();
         let detail = match (status, serde_json::from_slice::<Problem>(text)) {
             (StatusCode::UNAUTHORIZED, _) => format!(
-                "{} does not take the token; give a key of its with --token-file or TOOLWHARF_TOKEN \
-                 (the administrator's is in `admin-token` in its data directory)",
+                "{} rejected the token; pass one of its keys with --token-file or TOOLWHARF_TOKEN \
+                 (the administrator's key is in `admin-token` in its data directory)",
                 self.url
             ),
             (_, Ok(problem)) if problem.errors.len() > 1 => {
@@ -281,7 +281,7 @@ impl Api {
                 wrong = problem.errors;
                 problem.detail
             }
-            _ => format!("{} answered HTTP {status}", self.url),
+            _ => format!("{} responded with HTTP {status}", self.url),
         };
         Refused {
             status: status.as_u16(),
@@ -292,14 +292,14 @@ impl Api {
 }
 
 async fn collect(body: Incoming) -> anyhow::Result<Bytes> {
-    let collected = Limited::new(body, LARGEST).collect().await;
+    let collected = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
     match collected {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) => bail!("the gateway's answer broke off: {error}"),
+        Err(error) => bail!("the gateway's response was cut off: {error}"),
     }
 }
 
-/// A path of the API: each segment as it is, whatever it holds.
+/// Returns an API path with percent-encoded segments.
 pub(super) fn path(segments: &[&str]) -> String {
     let mut path = "/api/v1".to_owned();
     for segment in segments {
@@ -309,7 +309,7 @@ pub(super) fn path(segments: &[&str]) -> String {
     path
 }
 
-/// The query with those conditions that have a value.
+/// Returns the query string of the conditions that have a value.
 pub(super) fn query(conditions: &[(&str, Option<&str>)]) -> String {
     let mut query = String::new();
     for (key, value) in conditions {
@@ -321,12 +321,12 @@ pub(super) fn query(conditions: &[(&str, Option<&str>)]) -> String {
     query
 }
 
-/// The query that names a project.
+/// Returns the query string that names a project.
 pub(super) fn of_project(project: Option<&ProjectId>) -> String {
     query(&[("project", project.map(ProjectId::as_str))])
 }
 
-/// Percent-encoded, all but letters, digits, `-` and `_`.
+/// Percent-encodes everything except letters, digits, `-` and `_`.
 pub(super) fn escaped(text: &str) -> String {
     const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
     utf8_percent_encode(text, ESCAPED).to_string()

@@ -1,4 +1,4 @@
-//! `import`: the servers of another file, or of a client whose file is in a known place.
+//! `import`: adds the servers of another file, or of a client with a known file.
 
 use std::{
     fs,
@@ -20,13 +20,13 @@ use super::{
 };
 use crate::{registry, rest::imported, startup};
 
-/// Largest file, in bytes.
-const LARGEST: u64 = 8 << 20;
+/// Maximum size of a file, in bytes.
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A file in any shape that clients use, `-` for standard input, or one of claude-code, claude-desktop, cline, codex,
-    /// continue, cursor, gemini, goose, jetbrains, lmstudio, opencode, vscode, windsurf and zed.
+    /// A file in any format that clients use, `-` for standard input, or one of claude-code, claude-desktop, cline,
+    /// codex, continue, cursor, gemini, goose, jetbrains, lmstudio, opencode, vscode, windsurf and zed.
     #[arg(value_name = "FILE_OR_CLIENT")]
     from: PathBuf,
 }
@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     );
     if !report.off.is_empty() {
         eprintln!(
-            "{} of them switched off, for they lack something; `toolwharf enable NAME` switches one on",
+            "{} of them disabled because something is missing; `toolwharf enable NAME` enables one",
             report.off.len()
         );
     }
@@ -95,7 +95,7 @@ fn table(report: &Imported) -> String {
         }
     };
     all(&report.unchanged, "unchanged", "");
-    let left = "another server has the name; it was left as it is";
+    let left = "another server has this name and was not changed";
     all(&report.clashes, "clashing", left);
     for (what, all) in [("skipped", &report.skipped), ("refused", &report.refused)] {
         for one in all {
@@ -128,17 +128,17 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
             }
             file
         }
-        // Whoever reads it may stand in another folder.
+        // The gateway may have another working directory.
         None => std::path::absolute(from).unwrap_or_else(|_| from.to_owned()),
     };
     let cannot = || format!("cannot read {}", file.display());
     let mut text = String::new();
     fs::File::open(&file)
         .with_context(cannot)?
-        .take(LARGEST + 1)
+        .take(MAX_FILE_BYTES + 1)
         .read_to_string(&mut text)
         .with_context(cannot)?;
-    if text.len() as u64 > LARGEST {
+    if text.len() as u64 > MAX_FILE_BYTES {
         bail!(
             "{} is larger than 8 MiB; name the file with the servers",
             file.display()

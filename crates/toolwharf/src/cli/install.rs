@@ -1,6 +1,6 @@
-//! `install`: a server of a registry, from its form to a server that is enabled.
+//! `install`: installs a server from a registry.
 //!
-//! Invariant: a value of a secret is read from a prompt, a file or standard input, and stands in no argument.
+//! Invariant: the value of a secret is read from a prompt, a file or standard input, and never from an argument.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,38 +23,38 @@ use super::{
     servers::{connected, of_server, told},
 };
 
-/// npm or uv, and a start.
-const LONGEST: Duration = Duration::from_secs(12 * 60);
+/// Timeout for the installation with npm or uv and a start of the server.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The name that `toolwharf search` shows; the part behind the `/` is enough where only one server has it.
+    /// The name as in `toolwharf search`. The part after the `/` is enough if it is unique.
     server: String,
-    /// Take it from this registry: `built-in`, a name of `[registries]` in toolwharf.toml, or a URL.
+    /// Use this registry: `built-in`, a name under `[registries]` in toolwharf.toml, or a URL.
     #[arg(long, value_name = "NAME|URL")]
     registry: Option<String>,
-    /// Which way, where there are several: npm, pypi, oci, mcpb or remote.
+    /// The installation option, if there are several: npm, pypi, oci, mcpb or remote.
     #[arg(long, value_name = "KIND")]
     option: Option<String>,
-    /// The server's name here; without it, the part of its name behind the `/`.
+    /// The server's name in Toolwharf. The default is the part after the `/`.
     #[arg(long)]
     name: Option<String>,
-    /// Add it to this project; without it, to the configuration file.
+    /// Add the server to this project instead of the configuration file.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// A value that it asks for; may be given several times. Not for secrets.
+    /// An input value. May be given several times. Not for secrets.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// A secret that it asks for, from a file or from standard input; may be given several times.
+    /// A secret input value, from a file or standard input. May be given several times.
     #[arg(long, value_name = "NAME=FILE|-")]
     secret_from: Vec<String>,
-    /// Let it write to the path of this input; may be given several times.
+    /// Allow the server to write to the path of this input. May be given several times.
     #[arg(long, value_name = "NAME")]
     writable: Vec<String>,
-    /// Do not ask: take what is set, and enable it.
+    /// Do not ask: use the given values and enable the server.
     #[arg(long, short)]
     yes: bool,
-    /// How long to wait for the server to connect once it is enabled, in seconds.
+    /// Maximum time to wait until the enabled server connects, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
 }
@@ -62,9 +62,9 @@ pub(super) struct Args {
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let is_asked = !args.yes && io::stdin().is_terminal();
     if !args.yes && !is_asked {
-        return Err(Usage("nobody can be asked here: say so with --yes".into()).into());
+        return Err(Usage("standard input is not a terminal: confirm with --yes".into()).into());
     }
-    let api = context.gateway().await?.patient(LONGEST);
+    let api = context.gateway().await?.patient(INSTALL_TIMEOUT);
     let of = |more: &[&str]| {
         let conditions = [
             ("registry", args.registry.as_deref()),
@@ -110,7 +110,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     told(context, &server)?;
     if context.output == Output::Table && server.status == "blocked" {
         bail!(
-            "`{}` is blocked; `toolwharf get {}` says why",
+            "`{}` is blocked; `toolwharf get {}` shows why",
             server.name,
             server.name
         );
@@ -118,7 +118,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives up what was installed.
+/// Removes the installed server and its secrets.
 async fn undo(api: &Api, installed: &Installed) -> anyhow::Result<()> {
     let server = &installed.server;
     let _: Option<Removed> = api.delete(&of_server(&server.id, &[])).await?;
@@ -129,7 +129,7 @@ async fn undo(api: &Api, installed: &Installed) -> anyhow::Result<()> {
                 .await?;
         }
     }
-    eprintln!("`{}` is removed again", server.name);
+    eprintln!("removed `{}`", server.name);
     Ok(())
 }
 
@@ -149,7 +149,7 @@ fn chosen<'o>(
             .collect();
         let kinds: Vec<&str> = kinds.into_iter().collect();
         bail!(
-            "`{}` cannot be had so; there is: {}",
+            "`{}` has no such option; it has: {}",
             found.entry.name,
             kinds.join(", ")
         );
@@ -169,7 +169,7 @@ fn chosen<'o>(
     Ok(option)
 }
 
-/// Words of others, on the way to a terminal.
+/// Prints text of other parties to the terminal.
 fn say(text: &str) {
     eprint!("{}", print::printable(text));
 }
@@ -179,7 +179,7 @@ fn described(found: &RegistryServer, option: &InstallOption) -> String {
     let version = option
         .version
         .as_deref()
-        .unwrap_or("the newest version, pinned then");
+        .unwrap_or("the newest version, which is then pinned");
     let list = |items: &[String], none: &str| match items {
         [] => none.to_owned(),
         items => items.join(", "),
@@ -211,7 +211,7 @@ fn described(found: &RegistryServer, option: &InstallOption) -> String {
         text.push_str(&format!("  network: {network}\n"));
         text.push_str(&format!("  keeps: {}\n", list(&option.volumes, "nothing")));
     } else {
-        text.push_str("  it runs elsewhere: whatever is sent to it leaves this machine\n");
+        text.push_str("  it runs elsewhere: everything sent to it leaves this machine\n");
     }
     for notice in &option.notices {
         text.push_str(&format!("  note: {notice}\n"));
@@ -260,7 +260,7 @@ fn tried(installed: &Installed) -> String {
     text
 }
 
-/// A tool's hints, in brackets.
+/// Returns the hints of a tool, in brackets.
 fn hints(annotations: Option<&Value>) -> String {
     let is = |key: &str| annotations.is_some_and(|all| all[key] == true);
     let words: Vec<&str> = [
@@ -279,7 +279,7 @@ fn hints(annotations: Option<&Value>) -> String {
     }
 }
 
-/// The values that were given, and those that are asked for.
+/// Returns the given values, and asks for the missing ones.
 fn values(
     args: &Args,
     option: &InstallOption,
@@ -296,13 +296,13 @@ fn values(
     let known = |name: &str| {
         let names: Vec<&str> = properties.keys().map(String::as_str).collect();
         let shown = if names.is_empty() {
-            "it asks for nothing".to_owned()
+            "it has no inputs".to_owned()
         } else {
-            format!("it asks for: {}", names.join(", "))
+            format!("its inputs are: {}", names.join(", "))
         };
         properties
             .get(name)
-            .ok_or_else(|| Usage(format!("`{name}` is no input of this server; {shown}")))
+            .ok_or_else(|| Usage(format!("`{name}` is not an input of this server; {shown}")))
     };
     let mut values: BTreeMap<String, Value> = BTreeMap::new();
     for text in &args.set {
@@ -311,7 +311,7 @@ fn values(
             .ok_or_else(|| Usage("write --set NAME=VALUE".to_owned()))?;
         let schema = known(name)?;
         if is_secret(schema) {
-            return Err(Usage(format!("`{name}` is a secret: give it with --secret-from {name}=FILE, or type it when it is asked for")).into());
+            return Err(Usage(format!("`{name}` is a secret: pass it with --secret-from {name}=FILE, or enter it at the prompt")).into());
         }
         put(&mut values, name, value.to_owned(), schema)?;
     }
@@ -332,7 +332,7 @@ fn values(
         )?;
     }
     for (name, schema) in properties {
-        // Of a server of the file secrets are variables of the gateway: what lacks is told there.
+        // For servers of the configuration file, secrets are variables of the gateway, which reports missing ones.
         let is_elsewhere = is_secret(schema) && args.project.is_none();
         if values.contains_key(name)
             || !is_asked
@@ -361,7 +361,7 @@ fn is_secret(schema: &Value) -> bool {
     schema["format"] == "password" || schema["items"]["format"] == "password"
 }
 
-/// One of several values, where an input has several.
+/// Adds a value. Inputs with several values become lists.
 fn put(
     values: &mut BTreeMap<String, Value>,
     name: &str,
@@ -371,7 +371,11 @@ fn put(
     let is_list = schema["type"] == "array";
     match values.get_mut(name) {
         Some(Value::Array(items)) => items.push(value.into()),
-        Some(_) => return Err(Usage(format!("`{name}` is given twice, and has one value"))),
+        Some(_) => {
+            return Err(Usage(format!(
+                "`{name}` is given twice but takes one value"
+            )));
+        }
         None => {
             let value = if is_list {
                 json!([value])

@@ -1,4 +1,4 @@
-//! `key`: making, listing and revoking keys, and a new one for an administrator who lost theirs.
+//! `key`: create, list and revoke API keys, and recover administrator access.
 
 use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 
@@ -34,18 +34,18 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct CreateArgs {
-    /// A name that says what it is for.
+    /// A name that describes the use of the key.
     name: String,
-    /// The project that it is for.
+    /// The project of the key.
     #[arg(long, required_unless_present = "admin")]
     project: Option<ProjectId>,
-    /// What it may do in the project.
+    /// The role of the key in the project.
     #[arg(long, value_enum, default_value_t = ProjectRole::Call)]
     role: ProjectRole,
-    /// Create an administrator's key, which may do everything.
+    /// Create an administrator's key, which is allowed everything.
     #[arg(long, conflicts_with_all = ["project", "role"])]
     admin: bool,
-    /// When it expires, from now, such as 90d or 12h.
+    /// Lifetime of the key, such as 90d or 12h.
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(super) struct CreateArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum ProjectRole {
-    /// See what there is.
+    /// List servers, tools and records.
     Read,
     /// Use tools.
     Call,
@@ -63,16 +63,16 @@ enum ProjectRole {
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Only of this project.
+    /// Only keys of this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
 #[derive(clap::Args)]
 pub(super) struct RevokeArgs {
-    /// As `key ls` shows it.
+    /// The id, as in `key ls`.
     id: String,
-    /// The project that it belongs to; optional for an administrator.
+    /// The project of the key. Optional for an administrator.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -81,7 +81,7 @@ pub(super) struct RevokeArgs {
 pub(super) struct RecoverArgs {
     #[command(flatten)]
     overrides: CliOverrides,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
@@ -99,7 +99,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     let mut wanted = json!({ "name": args.name });
     if let Some(text) = &args.expires {
         let wait = print::parse_duration(text)
-            .ok_or_else(|| Usage(format!("`{text}` is no time: write 90d, 12h or 30m")))?;
+            .ok_or_else(|| Usage(format!("invalid time `{text}`: write 90d, 12h or 30m")))?;
         wanted["expires_at"] = json!(store::now() + wait);
     }
     if args.project.is_some() {
@@ -109,7 +109,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let made: MadeKey = api.post(&keys, &wanted).await?;
     eprintln!(
-        "made the key {} ({}); it is not shown again",
+        "created the key {} ({}); it is not shown again",
         made.key.id,
         whose(&made.key)
     );
@@ -136,7 +136,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         let state = match (key.revoked_at, key.expires_at) {
             (Some(_), _) => "revoked",
             (None, Some(end)) if end <= now => "expired",
-            _ => "living",
+            _ => "active",
         };
         [
             key.id.clone(),
@@ -152,7 +152,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let head = [
         "ID", "NAME", "PROJECT", "ROLE", "STATE", "ENDS IN", "USED", "EXPIRES",
     ];
-    listed.print(context, "there are no such keys", head, cells)
+    listed.print(context, "no keys found", head, cells)
 }
 
 async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
@@ -163,7 +163,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever can read the database could do as much by hand.
+/// Writes to the database directly. A user who can do that needs no other permission.
 async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
     let (_, mut config) = startup::load(&context.config)?;
     let mut overrides = args.overrides;
@@ -173,7 +173,7 @@ async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
     let location = startup::location(&config.settings, &dir);
     let file = dir.join(TOKEN_FILE);
     let question = format!(
-        "Make a new administrator's key in {location}, and put it into {}?",
+        "Create a new administrator's key in {location} and write it to {}?",
         file.display()
     );
     agreed(&question, args.yes)?;
@@ -183,13 +183,13 @@ async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
     store.close().await;
     replace(&file, &token).with_context(|| format!("cannot write {}", file.display()))?;
     eprintln!(
-        "{} holds a new administrator's key; `toolwharf key ls` shows the older ones, to be revoked",
+        "wrote a new administrator's key to {}; `toolwharf key ls` lists the older ones, which you should revoke",
         file.display()
     );
     Ok(())
 }
 
-/// In one step, for its owner alone.
+/// Replaces the file atomically, readable only by its owner.
 fn replace(file: &Path, token: &str) -> std::io::Result<()> {
     let new = file.with_extension("new");
     let _ = fs::remove_file(&new);

@@ -1,4 +1,4 @@
-//! `kubernetes`: the resource `MCPServer`, for `kubectl`.
+//! `kubernetes`: prints and converts `MCPServer` resources, for `kubectl`.
 
 use std::{
     fs,
@@ -16,9 +16,10 @@ use crate::kubernetes::{convert, definition};
 pub(super) enum Command {
     /// Print the definition of the resource `MCPServer`: `toolwharf kubernetes crd | kubectl apply -f -`.
     Crd,
-    /// Print ToolHive's `MCPServer` resources as Toolwharf's. What has no counterpart is said on standard error.
+    /// Convert ToolHive's `MCPServer` resources to Toolwharf's. Fields without a counterpart are reported on standard
+    /// error.
     Convert {
-        /// A file of YAML or JSON; `-` is standard input.
+        /// A YAML or JSON file. `-` is standard input.
         file: PathBuf,
     },
 }
@@ -42,7 +43,7 @@ pub(super) fn run(context: &Context, command: Command) -> anyhow::Result<()> {
                 eprintln!("warning: {}", print::printable(&warning));
             }
             if made.is_empty() {
-                bail!("{} has no MCPServer of ToolHive", file.display());
+                bail!("{} contains no `MCPServer` of ToolHive", file.display());
             }
             write(context, &made)
         }

@@ -1,4 +1,4 @@
-//! `login` and `logout`: signing in to servers.
+//! `login` and `logout`: sign-ins to servers.
 
 use std::{
     io::{self, BufRead, Write},
@@ -19,21 +19,21 @@ use super::{
     servers::of_server,
 };
 
-/// From one look at whether somebody has signed in to the next.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval between checks whether the sign-in is complete.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The server to sign in to; without one, the sign-ins there are.
+    /// The server to sign in to. Without it, list the sign-ins.
     #[arg(add = names::servers())]
     name: Option<ServerName>,
-    /// The project whose server it is.
+    /// The project of the server.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Show a code to type on another machine or a telephone.
+    /// Show a code to enter on another device.
     #[arg(long, conflicts_with = "no_browser", requires = "name")]
     device: bool,
-    /// Print the issuer's page, and read the address that a browser ends at.
+    /// Print the issuer's URL, and read the URL that the browser is redirected to.
     #[arg(long, requires = "name")]
     no_browser: bool,
 }
@@ -43,7 +43,7 @@ pub(super) struct OutArgs {
     /// The server to sign out of.
     #[arg(add = names::servers())]
     name: ServerName,
-    /// The project whose server it is.
+    /// The project of the server.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -62,12 +62,12 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         (false, false) => LoginWay::Browser,
     };
     let begun: LoginBegun = api.post(&place, &LoginRequest { way }).await?;
-    // The page that leads to the link lies there until somebody is signed in.
-    let folder = tempfile::tempdir().context("cannot make a folder for the browser's page")?;
+    // The page that leads to the link must exist until the sign-in is complete.
+    let folder = tempfile::tempdir().context("cannot create a folder for the browser's page")?;
     if let Some(link) = &begun.link {
         opened(folder.path(), link).await;
         eprintln!(
-            "open this link in a browser, if none opens by itself (it is good once, for ten minutes):\n{link}"
+            "open this link in a browser if none opens (valid once, for ten minutes):\n{link}"
         );
     }
     if let Some(url) = &begun.authorize_url {
@@ -77,7 +77,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     }
     if let (Some(code), Some(place)) = (&begun.user_code, &begun.verification_uri) {
         eprintln!(
-            "open {} and type the code {}",
+            "open {} and enter the code {}",
             print::printable(place),
             print::printable(code)
         );
@@ -130,7 +130,7 @@ pub(super) async fn out(context: &Context, args: OutArgs) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Waits until the sign-in is another one than before.
+/// Waits until the sign-in differs from the one before.
 async fn signed_in(api: &Api, place: &str, before: &Login, seconds: u64) -> anyhow::Result<Login> {
     let give_up = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -140,22 +140,22 @@ async fn signed_in(api: &Api, place: &str, before: &Login, seconds: u64) -> anyh
         }
         if Instant::now() >= give_up {
             bail!(
-                "nobody signed in within {} minutes; ask for another link",
+                "no sign-in within {} minutes; run the command again for a new link",
                 seconds / 60
             );
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Where the browser ended, as somebody pastes it.
+/// Reads the URL that the browser was redirected to.
 fn pasted(url: &str) -> anyhow::Result<String> {
     eprintln!(
-        "open this page in any browser, and sign in:\n{}",
+        "open this page in any browser and sign in:\n{}",
         print::printable(url)
     );
     eprint!(
-        "the browser ends at an address that it may not be able to show. Paste that address here: "
+        "the browser is then redirected to an address that it may not be able to show. Paste that address here: "
     );
     io::stderr().flush().ok();
     let mut line = String::new();
@@ -164,7 +164,7 @@ fn pasted(url: &str) -> anyhow::Result<String> {
         .read_line(&mut line)
         .context("cannot read the address")?;
     match line.trim() {
-        "" => bail!("no address was pasted: nobody is signed in"),
+        "" => bail!("no address was pasted, so the sign-in is not complete"),
         address => Ok(address.to_owned()),
     }
 }

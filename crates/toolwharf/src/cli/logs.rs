@@ -1,4 +1,4 @@
-//! `logs`: what a server writes to stderr.
+//! `logs`: shows a server's standard error.
 
 use std::{io::Write, time::Duration};
 
@@ -8,14 +8,14 @@ use hyper::Method;
 use super::{Context, print, servers::NameArgs};
 use crate::rest::NOTICE;
 
-/// The gateway says something at least twice as often; a stream that is silent for longer is dead.
-const SILENCE: Duration = Duration::from_secs(90);
+/// The gateway sends data at least twice as often. A stream that is silent for longer is dead.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     named: NameArgs,
-    /// Follow the log, also over restarts of the server.
+    /// Follow the log, even across restarts of the server.
     #[arg(long, short)]
     follow: bool,
     /// The number of last lines.
@@ -37,17 +37,17 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         return print::foreign(&api.text(&path).await?);
     }
     let mut answer = api.open(Method::GET, &path, Bytes::new(), &[]).await?;
-    // The end of the gateway: whether it said goodbye makes no difference.
-    while let Some(event) = answer.event(SILENCE).await? {
+    // The gateway stopped, gracefully or not.
+    while let Some(event) = answer.event(SILENCE_TIMEOUT).await? {
         let text = String::from_utf8_lossy(&event.data);
         if event.event == NOTICE {
             eprintln!("-- {}", print::printable(&text));
         } else if print_line(&text).is_err() {
-            // Whoever read it has seen enough.
+            // The reader closed the pipe.
             return Ok(());
         }
     }
-    eprintln!("the gateway has ended");
+    eprintln!("the gateway has stopped");
     Ok(())
 }
 

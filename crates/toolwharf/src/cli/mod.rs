@@ -1,8 +1,11 @@
 //! The command line.
 //!
-//! Invariants: data goes to stdout, words for humans to stderr; exit codes are 0, 1 (it failed), 2 (it was
-//! asked wrongly) and 130 (Ctrl-C ended a chat's turn); no secret is printed. The verbs that look at servers or change them use the REST API of a
-//! running gateway; without one, those that can work on the files do, with the same code.
+//! Invariants:
+//! - Data goes to stdout, messages for people to stderr.
+//! - Exit codes are 0 (success), 1 (failure), 2 (wrong usage) and 130 (Ctrl-C ended a chat turn).
+//! - No secret is printed.
+//! - Commands that show or change servers use the REST API of a running gateway. Without one, those that only need the
+//!   files work on the files, with the same code.
 
 mod add;
 mod approvals;
@@ -50,7 +53,7 @@ use crate::{serve, stdio};
 #[derive(Parser)]
 #[command(name = "toolwharf", version, about, arg_required_else_help = true)]
 struct Cli {
-    /// Server files (mcp.json) and settings (.toml); may be given several times.
+    /// Server files (mcp.json) and settings (.toml). May be given several times.
     #[arg(long, short, global = true, value_name = "FILE")]
     config: Vec<PathBuf>,
     /// The format of data on standard output.
@@ -72,21 +75,21 @@ enum Output {
 enum Command {
     /// Run the gateway over HTTP.
     Serve(serve::Args),
-    /// Speak MCP on standard input and output, for clients that start commands. Connects to the running gateway if there is one.
+    /// Run MCP on standard input and output, for clients that start commands. Connects to the running gateway, if any.
     Stdio(stdio::Args),
     /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
     Add(Box<add::Args>),
     /// Add the servers of another file, or of a client such as `cursor`.
     Import(import::Args),
-    /// Look for servers in registries.
+    /// Search for servers in registries.
     Search(search::Args),
-    /// Install a server of a registry: try it in a sandbox, show its tools, and enable it.
+    /// Install a server from a registry: try it in a sandbox, show its tools, and enable it.
     Install(Box<install::Args>),
-    /// Connect a client of this machine, such as `cursor`, or show which are connected.
+    /// Connect an MCP client on this machine, such as `cursor`, or list the connected clients.
     Connect(Box<clients::ConnectArgs>),
-    /// Undo `connect`: give a client back the file that it had.
+    /// Undo `connect` and restore the client's file.
     Disconnect(clients::DisconnectArgs),
-    /// List the servers with their states.
+    /// List the servers and their states.
     Ls(servers::ListArgs),
     /// Show one server.
     Get(servers::NameArgs),
@@ -100,13 +103,13 @@ enum Command {
     Start(servers::NameArgs),
     /// Stop a server until it is started again.
     Stop(servers::NameArgs),
-    /// Stop a server and start it again.
+    /// Restart a server.
     Restart(servers::NameArgs),
     /// Show what a server writes to standard error.
     Logs(logs::Args),
-    /// Show what happened to a server, newest first.
+    /// Show the events of a server, newest first.
     Events(servers::EventsArgs),
-    /// Send one request to a server, with its native names: `call NAME tools/list`.
+    /// Send one request to a server, with native names: `call NAME tools/list`.
     Call(request::Args),
     /// Update servers to newer versions of their packages.
     Update(update::Args),
@@ -129,23 +132,23 @@ enum Command {
     /// Create, list and revoke keys.
     #[command(subcommand)]
     Key(keys::Command),
-    /// Sign a browser in to the running gateway, and open it.
+    /// Sign a browser in to the running gateway and open it.
     Open(open::Args),
-    /// Talk to the agent.
+    /// Chat with the agent.
     Chat(chat::Args),
     /// List, show and remove conversations with the agent.
     #[command(subcommand)]
     Conversation(conversations::Command),
-    /// Show the record of tool calls: who called which tool, and the outcome.
+    /// Show the records of tool calls, with caller and outcome.
     #[command(subcommand)]
     Calls(calls::Command),
-    /// Show the record of the agent's turns: their outcome, tokens and calls.
+    /// Show the records of agent runs, with outcome, tokens and calls.
     #[command(subcommand)]
     Runs(runs::Command),
-    /// List the gateways that share a database.
+    /// List the gateways that share the database.
     #[command(subcommand)]
     Replicas(replicas::Command),
-    /// Print the Kubernetes resource `MCPServer`'s definition, or convert ToolHive's.
+    /// Print the definition of the Kubernetes resource `MCPServer`, or convert ToolHive's resources.
     #[command(subcommand)]
     Kubernetes(kubernetes::Command),
     /// Check the configuration, this machine and the running gateway.
@@ -157,29 +160,29 @@ enum Command {
     },
 }
 
-/// What every verb gets.
+/// The state that all commands share.
 struct Context {
     config: Vec<PathBuf>,
     output: Output,
     reach: Reach,
 }
 
-/// It was asked wrongly: exit code 2.
+/// Wrong usage: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// The answer is known, and it is no: exit code 1, without another word.
+/// A negative answer, such as an unhealthy `doctor`: exit code 1, without a message.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer is no")]
 struct No;
 
-/// It was ended by Ctrl-C: exit code 130, as shells have it.
+/// Ended by Ctrl-C: exit code 130, as in shells.
 #[derive(Debug, thiserror::Error)]
 #[error("cancelled")]
 struct Cancelled;
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     names::complete();
     let cli = Cli::parse();
@@ -202,7 +205,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let output = cli.output;
     let outcome = runtime.block_on(run(cli));
-    // A blocked read of standard input must not keep the process.
+    // A blocking read of standard input must not keep the process alive.
     runtime.shutdown_background();
     ended(outcome, output)
 }

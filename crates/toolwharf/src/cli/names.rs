@@ -1,4 +1,4 @@
-//! Names that shells complete: those of the running gateway, else those of the files. Whatever goes wrong, there are none.
+//! Shell completion of names, from the running gateway or else from the files. On any error, there are no completions.
 
 use std::time::Duration;
 
@@ -13,26 +13,32 @@ use super::{
     servers::{all, load},
 };
 
-/// The variable in which shells ask.
-const ASKED: &str = "TOOLWHARF_COMPLETE";
-/// How long somebody who pressed a key waits for names.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The variable with which shells request completions.
+const COMPLETION_VARIABLE: &str = "TOOLWHARF_COMPLETE";
+/// Time limit for completions.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers a shell that asks, and ends.
+/// Responds to a shell's completion request and exits. Does nothing otherwise.
 pub(super) fn complete() {
     use clap::CommandFactory;
     clap_complete::CompleteEnv::with_factory(Cli::command)
-        .var(ASKED)
+        .var(COMPLETION_VARIABLE)
         .complete();
 }
 
-/// What has a shell ask.
+/// Returns the completion script of a shell.
 pub(super) fn script(shell: clap_complete::Shell) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let asking = shells.completer(&shell.to_string());
     let asking = asking.ok_or_else(|| anyhow::anyhow!("there is no script for {shell}"))?;
     let mut script = Vec::new();
-    asking.write_registration(ASKED, "toolwharf", "toolwharf", "toolwharf", &mut script)?;
+    asking.write_registration(
+        COMPLETION_VARIABLE,
+        "toolwharf",
+        "toolwharf",
+        "toolwharf",
+        &mut script,
+    )?;
     Ok(String::from_utf8(script)?)
 }
 
@@ -104,7 +110,7 @@ fn asked(
             },
         };
         let found = async { names(context.place().await?).await };
-        tokio::time::timeout(PATIENCE, found).await
+        tokio::time::timeout(COMPLETION_TIMEOUT, found).await
     });
     let mut found = found.ok().and_then(Result::ok).unwrap_or_default();
     found.sort();

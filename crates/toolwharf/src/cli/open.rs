@@ -1,7 +1,7 @@
-//! `open`: signs a browser in to the running gateway, and opens it.
+//! `open`: signs a browser in to the running gateway and opens it.
 //!
-//! Invariant: the link stands in no argument list, where other users of the machine could read it and be faster. A page in the data
-//! directory, which only its user can read, leads there.
+//! Invariant: the link is not passed as an argument, where other users of the machine could read it and use it first.
+//! Instead, a page in the data directory, readable only by its owner, redirects to it.
 
 use std::{
     fs,
@@ -18,9 +18,9 @@ use tokio::process::Command;
 
 use super::{Context, http::path, print};
 
-const PAGE: &str = "open.html";
-/// How long a browser may take to fail.
-const STARTED: Duration = Duration::from_secs(2);
+const PAGE_FILE: &str = "open.html";
+/// Time limit for the browser command to fail.
+const BROWSER_START_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -39,11 +39,11 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     let minutes = link.expires_in / 60;
-    eprintln!("open this link in a browser, once and within {minutes} minutes:");
+    eprintln!("open this link in a browser (valid once, for {minutes} minutes):");
     print::data(&(link.url + "\n"))
 }
 
-/// Opens a link in the browser that `BROWSER` names, or else in the usual one, by a page in that folder; whether there is one.
+/// Opens a link in the browser of `BROWSER` or in the default one, through a page in `dir`. Returns whether it worked.
 pub(super) async fn opened(dir: &Path, url: &str) -> bool {
     match page(dir, url) {
         Ok(page) => opens(&page).await,
@@ -51,9 +51,9 @@ pub(super) async fn opened(dir: &Path, url: &str) -> bool {
     }
 }
 
-/// Writes a page that leads to the link.
+/// Writes a page that redirects to the link.
 fn page(dir: &Path, url: &str) -> std::io::Result<PathBuf> {
-    let path = dir.join(PAGE);
+    let path = dir.join(PAGE_FILE);
     let _ = fs::remove_file(&path);
     let mut options = fs::OpenOptions::new();
     let mut file = options
@@ -68,7 +68,8 @@ fn page(dir: &Path, url: &str) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-/// A browser may stay in the foreground for as long as it is open: one that has not failed by then is taken for open.
+/// Opens the page. The command may run for as long as the browser is open, so it counts as successful if it has not
+/// failed in time.
 async fn opens(page: &Path) -> bool {
     let named = std::env::var_os("BROWSER").filter(|name| !name.is_empty());
     let usual = match cfg!(target_os = "macos") {
@@ -83,7 +84,7 @@ async fn opens(page: &Path) -> bool {
     let Ok(mut opener) = opener.spawn() else {
         return false;
     };
-    match tokio::time::timeout(STARTED, opener.wait()).await {
+    match tokio::time::timeout(BROWSER_START_TIMEOUT, opener.wait()).await {
         Ok(status) => status.is_ok_and(|status| status.success()),
         Err(_) => true,
     }

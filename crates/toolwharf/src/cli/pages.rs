@@ -1,31 +1,31 @@
-//! Lists that come in pages: as many rows as are asked for, whatever a page holds.
+//! Paged lists of the API, read up to the requested number of rows.
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Context, Output, http, names, print};
 
-/// Rows of one page.
-const PAGE: usize = 500;
+/// Number of rows per page.
+const PAGE_ROWS: usize = 500;
 
 #[derive(clap::Args)]
 pub(super) struct Lines {
-    /// The number of rows.
+    /// The maximum number of rows.
     #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     lines: u32,
 }
 
-/// One of a list.
+/// One element of a list.
 #[derive(clap::Args)]
 pub(super) struct Named {
-    /// As `ls` shows it.
+    /// The id, as in `ls`.
     pub(super) id: String,
-    /// The project that it belongs to; optional for an administrator.
+    /// The project of the element. Optional for an administrator.
     #[arg(long, add = names::projects())]
     pub(super) project: Option<ProjectId>,
 }
 
-/// What the API answers when it is asked for a list.
+/// A page of a list in the API.
 #[derive(Deserialize)]
 struct Page<T> {
     #[serde(
@@ -41,18 +41,18 @@ struct Page<T> {
         alias = "servers"
     )]
     rows: Vec<T>,
-    /// Where the next one begins.
+    /// The beginning of the next page.
     next: Option<String>,
 }
 
-/// Rows of a list, from its beginning.
+/// The first rows of a list.
 pub(super) struct Listed<T> {
     pub(super) rows: Vec<T>,
-    /// There are older ones.
+    /// Whether there are older rows.
     more: bool,
 }
 
-/// The newest rows of the list at `path` that meet all conditions of `query`.
+/// Returns the newest rows of the list at `path` that match `query`.
 pub(super) async fn list<T: DeserializeOwned>(
     api: &http::Api,
     path: &str,
@@ -62,7 +62,7 @@ pub(super) async fn list<T: DeserializeOwned>(
     rows(api, path, query, lines.lines as usize).await
 }
 
-/// All rows of the list at `path` that meet all conditions of `query`.
+/// Returns all rows of the list at `path` that match `query`.
 pub(super) async fn all<T: DeserializeOwned>(
     api: &http::Api,
     path: &str,
@@ -80,7 +80,7 @@ async fn rows<T: DeserializeOwned>(
     let mut rows: Vec<T> = Vec::new();
     let mut next: Option<String> = None;
     loop {
-        let limit = (wanted - rows.len()).min(PAGE).to_string();
+        let limit = (wanted - rows.len()).min(PAGE_ROWS).to_string();
         let page = [("limit", Some(limit.as_str())), ("after", next.as_deref())];
         let page: Page<T> = api
             .get(&(path.to_owned() + &http::query(&[&page, query].concat())))
@@ -95,7 +95,7 @@ async fn rows<T: DeserializeOwned>(
 }
 
 impl<T: Serialize> Listed<T> {
-    /// Prints them, a line for each; `none` is said if there are none.
+    /// Prints a table of the rows. Prints `none` to stderr if there are no rows.
     pub(super) fn print<const N: usize>(
         &self,
         context: &Context,
@@ -110,7 +110,7 @@ impl<T: Serialize> Listed<T> {
             eprintln!("{none}");
         }
         if self.more {
-            eprintln!("there are older ones; --lines shows more");
+            eprintln!("there are older rows; --lines shows more");
         }
         let cells: Vec<[String; N]> = self.rows.iter().map(cells).collect();
         print::data(&print::table(head, &cells))

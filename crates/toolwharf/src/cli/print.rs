@@ -1,11 +1,11 @@
-//! Printing: tables, JSON, and text that others wrote.
+//! Output: tables, JSON, and untrusted text.
 
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::Context;
 use serde::Serialize;
 
-/// Writes data to stdout. A reader that has seen enough is no error.
+/// Writes data to stdout. A closed pipe is not an error.
 pub(super) fn data(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -20,7 +20,7 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     data(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Text of a server, for stdout: as it is into a pipe, harmless on a terminal.
+/// Writes a server's text to stdout: unchanged to a pipe, without control characters to a terminal.
 pub(super) fn foreign(text: &str) -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
         data(&printable(text))
@@ -29,7 +29,7 @@ pub(super) fn foreign(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Without what would steer a terminal.
+/// Replaces control characters, which could control a terminal.
 pub(super) fn printable(text: &str) -> String {
     let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     text.chars()
@@ -37,13 +37,12 @@ pub(super) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Narrowest column that a table is made to fit the terminal with, in characters.
-const NARROWEST: usize = 12;
-/// What stands between two columns.
-const GAP: usize = 2;
+/// Minimum width of a column that is shortened to fit the terminal, in characters.
+const MIN_COLUMN_CHARS: usize = 12;
+/// Number of spaces between two columns.
+const COLUMN_GAP: usize = 2;
 
-/// Columns of equal width, the last one as wide as it is; no wider than the terminal, if there is one, and with states in
-/// colour there.
+/// Returns a table with aligned columns. On a terminal, the table fits its width, and states are coloured.
 pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String]>]) -> String {
     let terminal = terminal();
     drawn(
@@ -54,13 +53,13 @@ pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String
     )
 }
 
-/// Whether whoever looks wants colour (no-color.org), and their terminal has it.
+/// Returns whether the user wants colour (no-color.org) and the terminal supports it.
 pub(super) fn takes_colour() -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// The colour of a cell (ECMA-48, SGR), if it tells a state.
+/// Returns the colour of a cell (ECMA-48, SGR), if it contains a state.
 fn colour(head: &str, cell: &str) -> Option<u8> {
     let is_state = matches!(head, "STATE" | "STATUS");
     match cell.trim_end() {
@@ -74,7 +73,7 @@ fn colour(head: &str, cell: &str) -> Option<u8> {
     }
 }
 
-/// How many characters a line of the terminal has, if data goes to one.
+/// Returns the width of the terminal in characters, if stdout is one.
 fn terminal() -> Option<usize> {
     let out = io::stdout();
     let size = out
@@ -115,7 +114,7 @@ fn drawn(
                 }
             })
             .collect();
-        out.push_str(padded.join(&" ".repeat(GAP)).trim_end());
+        out.push_str(padded.join(&" ".repeat(COLUMN_GAP)).trim_end());
         out.push('\n');
     };
     line(head, false);
@@ -126,12 +125,15 @@ fn drawn(
     out
 }
 
-/// Makes the widest columns narrower until a line fits.
+/// Narrows the widest columns until a line fits.
 fn fit(widths: &mut [usize], terminal: usize) {
-    let gaps = GAP * widths.len().saturating_sub(1);
+    let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
     loop {
         let too_long = widths.iter().sum::<usize>() + gaps > terminal;
-        let widest = widths.iter_mut().max().filter(|width| **width > NARROWEST);
+        let widest = widths
+            .iter_mut()
+            .max()
+            .filter(|width| **width > MIN_COLUMN_CHARS);
         match widest {
             Some(widest) if too_long => *widest -= 1,
             _ => return,
@@ -139,7 +141,7 @@ fn fit(widths: &mut [usize], terminal: usize) {
     }
 }
 
-/// A cell, cut if it is longer than its column.
+/// Shortens a cell to the width of its column.
 fn cut(cell: &str, width: usize) -> String {
     if cell.chars().count() <= width {
         return cell.to_owned();
@@ -148,7 +150,7 @@ fn cut(cell: &str, width: usize) -> String {
     begin + "…"
 }
 
-/// Time in its two largest units.
+/// Formats a duration in its two largest units.
 pub(super) fn duration(ms: u64) -> String {
     let seconds = ms / 1000;
     match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
@@ -159,7 +161,7 @@ pub(super) fn duration(ms: u64) -> String {
     }
 }
 
-/// A time that was written as 30m, 12h or 90d.
+/// Parses a duration such as 30m, 12h or 90d.
 pub(super) fn parse_duration(text: &str) -> Option<std::time::Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let seconds: u64 = match unit {
@@ -174,14 +176,14 @@ pub(super) fn parse_duration(text: &str) -> Option<std::time::Duration> {
     Some(std::time::Duration::from_secs(seconds * number))
 }
 
-/// A moment, to the second.
+/// Formats a time, to the second.
 pub(super) fn time(time: store::Time) -> String {
     let text = time.to_rfc3339();
     let (date, rest) = text.split_once('T').unwrap_or((&text, ""));
     format!("{date} {}", rest.get(..8).unwrap_or(rest))
 }
 
-/// Names and values, one a line; without those that have no value.
+/// Returns lines of names and values. Omits empty values.
 pub(super) fn fields(rows: &[(&str, String)]) -> String {
     rows.iter()
         .filter(|(_, value)| !value.is_empty())
@@ -189,7 +191,7 @@ pub(super) fn fields(rows: &[(&str, String)]) -> String {
         .collect()
 }
 
-/// The beginning of a text, on one line.
+/// Returns the beginning of a text, on one line.
 pub(super) fn short(text: &str, chars: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut out: String = line.chars().take(chars).collect();
@@ -226,12 +228,12 @@ mod tests {
             table.contains("name  xxx") && table.contains('…'),
             "{table}"
         );
-        // No narrower than can be read.
+        // Columns stay readable.
         let table = drawn(&["N", "A", "B"], &rows, Some(5), false);
         let widest = table.lines().map(|line| line.chars().count()).max();
         assert_eq!(
             widest,
-            Some(4 + GAP + NARROWEST + GAP + NARROWEST),
+            Some(4 + COLUMN_GAP + MIN_COLUMN_CHARS + COLUMN_GAP + MIN_COLUMN_CHARS),
             "{table}"
         );
     }

@@ -1,4 +1,4 @@
-//! `product`: installing manifests on projects, and removing them as a whole.
+//! `product`: installs, lists and removes products of projects.
 
 use std::{fs, io::Read, path::PathBuf};
 
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use super::{Context, Output, add::stdin, http::path, names, pages, print, shown};
 
-/// Largest manifest, in bytes.
-const LARGEST: u64 = 2 << 20;
+/// Maximum size of a manifest, in bytes.
+const MAX_MANIFEST_BYTES: u64 = 2 << 20;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Install a product, or update one that is installed.
+    /// Install a product, or update an installed one.
     Install(InstallArgs),
     /// List the products of a project.
     Ls(ListArgs),
@@ -26,16 +26,16 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct InstallArgs {
-    /// The manifest, YAML or JSON; `-` is standard input.
+    /// The manifest, as YAML or JSON. `-` is standard input.
     file: PathBuf,
-    /// The project that has it.
+    /// The project to install it in.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// The project that has them.
+    /// The project of the products.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
@@ -43,7 +43,7 @@ pub(super) struct ListArgs {
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
     name: String,
-    /// The project that has it.
+    /// The project of the product.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
@@ -63,9 +63,9 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
     } else {
         let mut text = String::new();
         let read = fs::File::open(&args.file)
-            .and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
-        if read.with_context(|| format!("cannot read {file}"))? as u64 > LARGEST {
-            bail!("{file} has more than {} MiB", LARGEST >> 20);
+            .and_then(|file| file.take(MAX_MANIFEST_BYTES + 1).read_to_string(&mut text));
+        if read.with_context(|| format!("cannot read {file}"))? as u64 > MAX_MANIFEST_BYTES {
+            bail!("{file} is larger than {} MiB", MAX_MANIFEST_BYTES >> 20);
         }
         text
     };
@@ -77,9 +77,9 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
         let manifest = serde_saphyr::from_str::<Value>(&text).map_err(anyhow::Error::from);
         ("application/yaml", manifest)
     };
-    let manifest = manifest.with_context(|| format!("{file} is no usable manifest"))?;
+    let manifest = manifest.with_context(|| format!("{file} is not a valid manifest"))?;
     let Some(name) = manifest["name"].as_str() else {
-        bail!("{file} says no name: a manifest begins with `name: …`");
+        bail!("{file} has no `name`; a manifest begins with `name: …`");
     };
     let project = args.project.as_str();
     let api = context.gateway().await?;
@@ -111,7 +111,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let listed = pages::all::<Product>(&api, &products, &[]).await?;
     for product in listed.rows.iter().filter(|product| product.kept_back > 0) {
         eprintln!(
-            "{} of product `{}` kept back: `toolwharf tools ls --project {project}` says of which servers",
+            "{} of product `{}` kept back: `toolwharf tools ls --project {project}` shows the servers",
             shown::tools(product.kept_back),
             product.name
         );

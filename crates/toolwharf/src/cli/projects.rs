@@ -1,4 +1,4 @@
-//! `project`: making, showing and removing projects.
+//! `project`: adds, changes, shows and removes projects.
 
 use api::{Project, ProjectConfig};
 use model::{NamingPolicy, ProjectId, StartPolicy};
@@ -10,7 +10,7 @@ use super::{Context, Output, http::path, pages, print, prompt::agreed};
 pub(super) enum Command {
     /// List the projects.
     Ls,
-    /// Add a project or change it.
+    /// Add or change a project.
     Add(AddArgs),
     /// Show a project.
     Get(NameArgs),
@@ -18,7 +18,7 @@ pub(super) enum Command {
     Rm(RemoveArgs),
     /// Enable a project.
     Enable(NameArgs),
-    /// Disable a project; nothing of it is deleted.
+    /// Disable a project. Nothing is deleted.
     Disable(NameArgs),
 }
 
@@ -30,7 +30,7 @@ pub(super) struct NameArgs {
 #[derive(clap::Args)]
 pub(super) struct RemoveArgs {
     project: ProjectId,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
@@ -38,16 +38,17 @@ pub(super) struct RemoveArgs {
 #[derive(clap::Args)]
 pub(super) struct AddArgs {
     project: ProjectId,
-    /// Its display name; without it, the id.
+    /// The display name. The default is the id.
     #[arg(long)]
     name: Option<String>,
-    /// A description.
+    /// The description.
     #[arg(long)]
     description: Option<String>,
-    /// How tools of several servers are named: preserve, prefix-on-conflict, always-prefix or last-wins.
+    /// The naming policy for tools of several servers: preserve, prefix-on-conflict, always-prefix or last-wins.
     #[arg(long, value_name = "POLICY")]
     naming: Option<NamingPolicy>,
-    /// Whether a server of the configuration file that does not start fails a chat (sequential) or is left out (parallel).
+    /// The behaviour of a chat if a server of the configuration file does not start: fail (sequential), or continue
+    /// without it (parallel).
     #[arg(long, value_name = "POLICY")]
     start: Option<StartPolicy>,
 }
@@ -89,7 +90,7 @@ fn state(project: &Project) -> &'static str {
 async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let of_project = path(&["projects", args.project.as_str()]);
-    // What is not said stays.
+    // Omitted options keep their values.
     let before: Option<Project> = api.find(&of_project).await?;
     let is_new = before.is_none();
     let mut config = before.map(config).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Asking whoever sits at the terminal: for agreement, and for what nobody else is to see.
+//! Terminal prompts: confirmations and secrets.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -7,16 +7,16 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use super::{Usage, add::stdin};
 
-/// Asks before something that cannot be undone.
+/// Asks for confirmation.
 ///
 /// # Errors
-/// [`Usage`] where nobody can answer, and the answer no.
+/// [`Usage`] if standard input is not a terminal, or an error if the user declines.
 pub(super) fn agreed(question: &str, yes: bool) -> anyhow::Result<()> {
     if yes {
         return Ok(());
     }
     if !io::stdin().is_terminal() {
-        return Err(Usage(format!("{question} Say so with --yes")).into());
+        return Err(Usage(format!("{question} Confirm with --yes")).into());
     }
     eprint!("{question} [y/N] ");
     let mut answer = String::new();
@@ -30,7 +30,7 @@ pub(super) fn agreed(question: &str, yes: bool) -> anyhow::Result<()> {
     }
 }
 
-/// A secret: typed without being shown, or all of standard input but for the line break at its end.
+/// Reads a secret: from the terminal without echo, or from standard input without the final line break.
 pub(super) fn secret(what: &str) -> anyhow::Result<String> {
     if !io::stdin().is_terminal() {
         let mut text = stdin()?;
@@ -48,21 +48,21 @@ pub(super) fn secret(what: &str) -> anyhow::Result<String> {
     io::stdin()
         .lock()
         .read_line(&mut text)
-        .context("cannot read it")?;
+        .context("cannot read the secret")?;
     eprintln!();
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// The terminal shows nothing of what is typed.
+/// Turns off the terminal's echo until dropped.
 struct Silent(Termios);
 
 impl Silent {
     fn begin() -> anyhow::Result<Self> {
-        let before = tcgetattr(io::stdin()).context("cannot ask the terminal")?;
+        let before = tcgetattr(io::stdin()).context("cannot read the terminal's settings")?;
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         tcsetattr(io::stdin(), OptionalActions::Flush, &silent)
-            .context("cannot have the terminal show nothing")?;
+            .context("cannot turn off the terminal's echo")?;
         Ok(Self(before))
     }
 }

@@ -1,4 +1,4 @@
-//! Finding the gateway: where it is, and the token that it wants.
+//! Finds the gateway and its token.
 
 use std::{
     env, fs,
@@ -15,15 +15,15 @@ use tokio::net::TcpStream;
 use super::{Context, http::Api};
 use crate::{itself::Itself, lock, startup};
 
-/// How long a gateway on this machine may take to accept a connection.
-const KNOCK: Duration = Duration::from_secs(2);
+/// Time limit for a gateway on this machine to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args, Default)]
 pub(super) struct Reach {
-    /// The gateway's URL; without it the one that runs on the data directory.
+    /// The URL of the gateway. The default is the gateway that runs on the data directory.
     #[arg(long, global = true, env = "TOOLWHARF_URL", value_name = "URL")]
     pub(super) url: Option<String>,
-    /// A file with the administrator's token; without it $TOOLWHARF_TOKEN, then the data directory's.
+    /// A file with the key. The default is $TOOLWHARF_TOKEN, then the administrator's key in the data directory.
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// The data directory of the gateway.
@@ -31,21 +31,21 @@ pub(super) struct Reach {
     pub(super) data_dir: Option<PathBuf>,
 }
 
-/// What there is to work with.
+/// The target of a command.
 pub(super) enum Place {
     Gateway(Api),
     /// No gateway runs.
     Files(Sources),
 }
 
-/// What a gateway would be known by that worked with these files.
+/// Returns how a gateway with these files would identify itself.
 pub(super) fn own(sources: &Sources) -> Itself {
     let settings = startup::settings(sources).unwrap_or_default();
     Itself::configured(&settings)
 }
 
 impl Context {
-    /// A running gateway, else the files.
+    /// Returns the running gateway, otherwise the files.
     pub(super) async fn place(&self) -> anyhow::Result<Place> {
         if let Some(url) = &self.reach.url {
             return Ok(Place::Gateway(self.named(url)?));
@@ -57,22 +57,22 @@ impl Context {
         }
     }
 
-    /// A running gateway.
+    /// Returns the running gateway.
     ///
     /// # Errors
-    /// That there is none, and how to start one.
+    /// No gateway is running. The message says how to start one.
     pub(super) async fn gateway(&self) -> anyhow::Result<Api> {
         match self.place().await? {
             Place::Gateway(api) => Ok(api),
             Place::Files(_) => {
                 bail!(
-                    "no gateway is running here: start one with `toolwharf serve`, or name one with --url"
+                    "no gateway is running here: start one with `toolwharf serve`, or specify one with --url"
                 )
             }
         }
     }
 
-    /// A running gateway, else the files, which have nothing of projects.
+    /// Returns the running gateway, otherwise the files. With a project, a gateway is required.
     pub(super) async fn place_of(&self, project: Option<&ProjectId>) -> anyhow::Result<Place> {
         match project {
             Some(_) => Ok(Place::Gateway(self.gateway().await?)),
@@ -89,7 +89,7 @@ impl Context {
             Some(url::Host::Ipv6(ip)) => IpAddr::from(ip).is_loopback(),
             None => false,
         };
-        // This machine's token is sent to this machine only.
+        // The token of this machine is sent only to this machine.
         let own = if is_local { self.dir(None) } else { None };
         api.token = self.token(own.as_deref())?;
         Ok(api)
@@ -102,7 +102,7 @@ impl Context {
         let Some(found) = lock::gateway_record(&dir) else {
             return Ok(None);
         };
-        // Files that were named are meant: a gateway that has others is not the one.
+        // If the user named files, a gateway with other files is not the one.
         let is_named = !self.config.is_empty()
             || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
         if let Some(sources) = sources.filter(|_| is_named)
@@ -114,13 +114,13 @@ impl Context {
         }
         let api = Api::new(&found.url, self.token(Some(&dir))?)?;
         let address = found.url.trim_start_matches("http://");
-        match tokio::time::timeout(KNOCK, TcpStream::connect(address)).await {
+        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(_)) => Ok(Some(api)),
             _ => Ok(None),
         }
     }
 
-    /// The data directory, if it can be told.
+    /// Returns the data directory, if it can be determined.
     pub(super) fn dir(&self, sources: Option<&Sources>) -> Option<PathBuf> {
         if let Some(dir) = &self.reach.data_dir {
             return Some(dir.clone());

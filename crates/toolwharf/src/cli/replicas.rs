@@ -1,4 +1,4 @@
-//! `replicas`: the gateways on one Postgres.
+//! `replicas`: lists the gateways that share a Postgres database.
 
 use api::{Replica, Replicas};
 
@@ -6,7 +6,7 @@ use super::{Context, Output, http::path, print};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// List the gateways that share this one's database, with what each holds.
+    /// List the gateways that share the database, with the number of their leases.
     Ls,
 }
 
@@ -18,7 +18,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
         return print::json(&listed.replicas);
     }
     if listed.replicas.is_empty() {
-        eprintln!("the database is a file, which one gateway has for itself");
+        eprintln!("the database is SQLite, which allows only one gateway");
     }
     let cells = |replica: &Replica| {
         let own = if replica.is_self { " (this)" } else { "" };

@@ -1,4 +1,4 @@
-//! `call`: one request to one server, by its own names.
+//! `call`: sends one request to one server, with native names.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,28 +14,28 @@ use super::{
     Context, No, Output, Usage, add::stdin, call::progress, http::Api, print, servers::NameArgs,
 };
 
-/// Longest time of a call, in seconds; the gateway allows no more.
-const LONGEST: u64 = 3_600;
+/// Maximum timeout of a call, in seconds. The gateway allows no more.
+const MAX_TIMEOUT_SECS: u64 = 3_600;
 
-/// What a call may take on the way, beside its own time.
-const GRACE: Duration = Duration::from_secs(30);
+/// Additional time for a call on the way to the server and back.
+const EXTRA_TIME: Duration = Duration::from_secs(30);
 
-const DEPTH: usize = 512;
+const MAX_DEPTH: usize = 512;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     named: NameArgs,
-    /// The method, for instance tools/call.
+    /// The method, such as tools/call.
     method: String,
-    /// Its parameters: a JSON object; `-` reads it from standard input.
+    /// The parameters as a JSON object. `-` reads them from standard input.
     params: Option<String>,
-    /// Seconds that the server may take; without it, its configured time.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
+    /// Timeout in seconds. The default is the server's setting.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_SECS))]
     timeout: Option<u64>,
 }
 
-/// One request. It is asked for as a stream: its head comes at once, and progress is heard of.
+/// Sends one request. Asks for an event stream, so that the response begins immediately and progress is reported.
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let params = match args.params.as_deref() {
         None => None,
@@ -48,29 +48,29 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     }
     let mut body = serde_json::to_string(&body)?;
     if let Some(params) = params {
-        mcp::json::validate(params.as_bytes(), DEPTH)
-            .map_err(|fault| Usage(format!("the parameters are not usable JSON: {fault}")))?;
+        mcp::json::validate(params.as_bytes(), MAX_DEPTH)
+            .map_err(|fault| Usage(format!("the parameters are not valid JSON: {fault}")))?;
         if mcp::json::Object::of(params.as_bytes()).is_none() {
-            let form = "the parameters are no JSON object: write '{\"key\": \"value\"}'";
+            let form = "the parameters are not a JSON object: write '{\"key\": \"value\"}'";
             return Err(Usage(form.into()).into());
         }
-        // As they were written: numbers stay what they are.
+        // Inserted as text, so that numbers keep their form.
         body.truncate(body.len() - 1);
         body.push_str(&format!(",\"params\":{params}}}"));
     }
     let api = context.gateway().await?;
-    let limit = args.timeout.unwrap_or(LONGEST);
-    let until = Instant::now() + Duration::from_secs(limit) + GRACE;
+    let limit = args.timeout.unwrap_or(MAX_TIMEOUT_SECS);
+    let until = Instant::now() + Duration::from_secs(limit) + EXTRA_TIME;
     let path = args.named.path(&["call"]);
     let asked = asked(&api, &path, body.into());
     let Ok(result) = timeout_at(until, asked).await else {
-        bail!("no answer within {limit} s");
+        bail!("no response within {limit} s");
     };
     let result = result?;
     let shown: Value = serde_json::from_slice(&result)
-        .context("the gateway's answer is none of this version of Toolwharf")?;
+        .context("unexpected response: the gateway may have a different version of Toolwharf")?;
     if context.output == Output::Json {
-        // Byte for byte what the server said.
+        // Prints the server's response byte for byte.
         print::foreign(&(String::from_utf8_lossy(&result).into_owned() + "\n"))?;
     } else {
         print::foreign(&(serde_json::to_string_pretty(&shown)? + "\n"))?;
@@ -85,24 +85,24 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
 async fn asked(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
     let stream = [(header::ACCEPT, "text/event-stream")];
     let mut answer = api.open(Method::POST, path, body, &stream).await?;
-    while let Some(event) = answer.event(Duration::from_secs(LONGEST)).await? {
+    while let Some(event) = answer.event(Duration::from_secs(MAX_TIMEOUT_SECS)).await? {
         match event.event.as_str() {
             "result" => return Ok(event.data.to_vec()),
             "error" => return Err(failed(&event.data)),
             _ => {
-                if let Ok(frame) = Frame::parse(event.data, DEPTH) {
+                if let Ok(frame) = Frame::parse(event.data, MAX_DEPTH) {
                     progress(&frame);
                 }
             }
         }
     }
-    bail!("the gateway ended before the call did; what became of it is not known")
+    bail!("the gateway stopped before the call ended; its outcome is unknown")
 }
 
-/// What a call ended with, as the server said it.
+/// Returns the error of a call, as the server reported it.
 fn failed(text: &[u8]) -> anyhow::Error {
     let Ok(problem) = serde_json::from_slice::<Problem>(text) else {
-        return anyhow::anyhow!("the call failed, and why cannot be read");
+        return anyhow::anyhow!("the call failed with an unreadable error");
     };
     match problem.mcp {
         Some(error) => {

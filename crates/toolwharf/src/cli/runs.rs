@@ -1,4 +1,4 @@
-//! `runs`: the turns of agents, what they took and how they ended.
+//! `runs`: records of agent runs.
 
 use api::{Run, WholeRun};
 use model::ProjectId;
@@ -16,7 +16,7 @@ use super::{
 pub(super) enum Command {
     /// List runs, newest first.
     Ls(ListArgs),
-    /// Show one run with its calls.
+    /// Show a run with its calls.
     Get(Named),
 }
 
@@ -53,7 +53,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         "BEGUN", "ID", "PROJECT", "MODEL", "STATUS", "TOOK", "TOKENS", "NOTE",
     ];
     let of_runs = path(&["runs"]);
-    let none = "there are no such runs";
+    let none = "no runs found";
     let listed = pages::list(&api, &of_runs, &query, &args.lines).await?;
     listed.print(context, none, head, cells)
 }

@@ -1,8 +1,8 @@
-//! What is shown of a chat.
+//! Output of a chat.
 //!
-//! Invariants: stdout gets what the model said and what native tools have for people, or the events as lines of JSON;
-//! all else goes to stderr, dimmed where that is a terminal and `NO_COLOR` is not set. Each text of others has lost what
-//! would steer a terminal before it gets there.
+//! Invariants: stdout gets the model's text and the output of native tools for people, or the events as lines of JSON.
+//! Everything else goes to stderr, dimmed if that is a terminal and `NO_COLOR` is not set. Control characters are
+//! removed from untrusted text.
 
 use std::{
     collections::HashMap,
@@ -14,19 +14,19 @@ use serde_json::Value;
 
 use super::print;
 
-/// Columns of what is no terminal.
-const WIDTH: usize = 200;
-/// Names of calls that are kept.
-const CALLS: usize = 1_000;
+/// Line width if stderr is not a terminal.
+const DEFAULT_WIDTH: usize = 200;
+/// Maximum number of calls whose names are kept.
+const MAX_CALL_NAMES: usize = 1_000;
 
 pub(super) struct Screen {
     json: bool,
     dims: bool,
-    /// The last line on stdout is not ended.
+    /// The last line on stdout has no line break yet.
     open: bool,
-    /// Tools that are being called, by the ids of the calls.
+    /// Names of the tools being called, by call id.
     tools: HashMap<String, String>,
-    /// What the turn used so far.
+    /// The usage of the turn so far.
     usage: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Screen {
         }
     }
 
-    /// Shows something that happened in a chat.
+    /// Shows an event of a chat.
     pub(super) fn event(&mut self, event: &Value) -> anyhow::Result<()> {
         if self.json {
             return print::foreign(&format!("{event}\n"));
@@ -53,7 +53,9 @@ impl Screen {
                 let pause = event["pause_ms"].as_u64().unwrap_or_default();
                 let pause = pause as f64 / 1000.0;
                 let why = text("why");
-                self.word(&format!("the model is asked again in {pause:.1} s: {why}"))
+                self.word(&format!(
+                    "retrying the model request in {pause:.1} s: {why}"
+                ))
             }
             "servers_missing" => {
                 for one in event["servers"].as_array().into_iter().flatten() {
@@ -64,7 +66,7 @@ impl Screen {
                 Ok(())
             }
             "tool_call" => {
-                if self.tools.len() < CALLS {
+                if self.tools.len() < MAX_CALL_NAMES {
                     self.tools
                         .insert(text("id").to_owned(), text("name").to_owned());
                 }
@@ -88,7 +90,7 @@ impl Screen {
             kind @ ("done" | "error") => {
                 self.end_line()?;
                 if kind == "done" && text("stop_reason") == "max_tokens" {
-                    self.word("the answer was cut where it reached `max_tokens`")?;
+                    self.word("the response was cut off at `max_tokens`")?;
                 }
                 self.tools.clear();
                 match self.usage.take() {
@@ -108,7 +110,7 @@ impl Screen {
         print::foreign(text)
     }
 
-    /// Ends the line that the model has begun.
+    /// Ends an unfinished line of the model.
     pub(super) fn end_line(&mut self) -> anyhow::Result<()> {
         match std::mem::take(&mut self.open) {
             true => print::data("\n"),
@@ -116,14 +118,14 @@ impl Screen {
         }
     }
 
-    /// A line that is not of the model, cut to the width of the terminal.
+    /// Prints a line to stderr, cut to the width of the terminal.
     pub(super) fn word(&mut self, text: &str) -> anyhow::Result<()> {
         self.end_line()?;
         self.dim(&cut(text, width()));
         Ok(())
     }
 
-    /// A line that is not of the model, whole.
+    /// Prints a line to stderr, in full.
     pub(super) fn note(&mut self, text: &str) -> anyhow::Result<()> {
         self.end_line()?;
         self.dim(&print::printable(text));
@@ -137,7 +139,7 @@ impl Screen {
         }
     }
 
-    /// Leaves the line on which a terminal has shown the keys of a Ctrl-C.
+    /// Ends the line on which the terminal has shown `^C`.
     pub(super) fn interrupted(&mut self) -> anyhow::Result<()> {
         if io::stderr().is_terminal() {
             self.open = false;
@@ -146,7 +148,7 @@ impl Screen {
         self.end_line()
     }
 
-    /// What went wrong with a turn, whole.
+    /// Prints an error of a turn, in full.
     pub(super) fn error(&mut self, why: &str) -> anyhow::Result<()> {
         self.end_line()?;
         eprintln!("error: {}", print::printable(why));
@@ -161,12 +163,12 @@ impl Screen {
     }
 }
 
-/// A call of a tool in a line.
+/// Returns a tool call as one line.
 pub(super) fn call(name: &str, arguments: &Value) -> String {
     format!("→ {name} {arguments}")
 }
 
-/// What came of it in a line.
+/// Returns a tool result as one line.
 pub(super) fn result(name: &str, failed: bool, text: &str) -> String {
     let mark = if failed { '✗' } else { '✓' };
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -175,7 +177,7 @@ pub(super) fn result(name: &str, failed: bool, text: &str) -> String {
     format!("{mark} {name}: {first}{more}")
 }
 
-/// What a run used in a line, if it used anything.
+/// Returns the usage of a run as one line, if any.
 fn used(usage: &Value) -> Option<String> {
     let of = |key: &str| usage[key].as_u64().unwrap_or_default();
     let cached = of("cache_read");
@@ -198,7 +200,7 @@ fn used(usage: &Value) -> Option<String> {
     Some(out)
 }
 
-/// On one line, without what would steer a terminal, and no longer than that many characters.
+/// Returns the text on one line, without control characters, with at most `width` characters.
 fn cut(text: &str, width: usize) -> String {
     let line = print::printable(text).replace(['\n', '\t'], " ");
     match line.char_indices().nth(width) {
@@ -216,10 +218,10 @@ fn width() -> usize {
     let size = tcgetwinsize(&stderr).ok().filter(|_| stderr.is_terminal());
     size.map(|size| usize::from(size.ws_col))
         .filter(|columns| *columns > 0)
-        .unwrap_or(WIDTH)
+        .unwrap_or(DEFAULT_WIDTH)
 }
 
-/// JSON as people read it: names and values, and dashes before what is in lists.
+/// Formats JSON for people: names and values, with dashes before list items.
 fn readable(value: &Value, indent: usize, out: &mut String) {
     let margin = " ".repeat(indent);
     match value {

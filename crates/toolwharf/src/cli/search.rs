@@ -1,4 +1,4 @@
-//! `search`: servers that registries list. Without a gateway the registries are asked from here.
+//! `search`: searches registries for servers. Without a gateway, this process queries the registries.
 
 use api::{RegistryEntry, RegistryServers};
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::{install::Catalogue, startup};
 
-/// Longest description that a table shows, in characters.
-const DESCRIPTION_CHARS: usize = 100;
+/// Maximum length of a description in the table, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 100;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Words of the name or the description; without any, all servers.
+    /// Words in the name or the description. Without any, all servers are listed.
     words: Vec<String>,
-    /// Only this registry: `built-in`, a name of `[registries]` in toolwharf.toml, or a URL.
+    /// Only this registry: `built-in`, a name under `[registries]` in toolwharf.toml, or a URL.
     #[arg(long, value_name = "NAME|URL")]
     registry: Option<String>,
-    /// At most so many servers.
+    /// The maximum number of servers.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     lines: u32,
 }
@@ -49,7 +49,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
                 .await?;
             if servers.len() > args.lines as usize {
                 servers.truncate(args.lines as usize);
-                notices.push("there are more; --lines shows them".to_owned());
+                notices.push("there are more servers; --lines shows them".to_owned());
             }
             RegistryServers {
                 servers,
@@ -62,13 +62,13 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         eprintln!("warning: {}", print::printable(notice));
     }
     if found.next.is_some() {
-        eprintln!("there are more; --lines shows them");
+        eprintln!("there are more servers; --lines shows them");
     }
     if context.output == Output::Json {
         return print::json(&found.servers);
     }
     if found.servers.is_empty() {
-        eprintln!("no registry lists anything like that");
+        eprintln!("no matching server found");
         return Ok(());
     }
     let rows: Vec<[String; 4]> = found.servers.iter().map(cells).collect();
@@ -88,6 +88,6 @@ fn cells(server: &RegistryEntry) -> [String; 4] {
         server.name.clone(),
         server.runs.join(", "),
         server.registry.clone(),
-        one_line.chars().take(DESCRIPTION_CHARS).collect(),
+        one_line.chars().take(MAX_DESCRIPTION_CHARS).collect(),
     ]
 }

@@ -1,4 +1,4 @@
-//! `secret`: values go in by standard input or a prompt, and never come out.
+//! `secret`: sets, lists and removes project secrets. Values are read from standard input or a prompt, and never shown.
 
 use api::{MasterKey, Secret};
 use model::ProjectId;
@@ -14,22 +14,22 @@ pub(super) enum Command {
     Ls(ListArgs),
     /// Remove a secret.
     Rm(NameArgs),
-    /// Seal all secrets with a new master key.
+    /// Re-encrypt all secrets with a new master key.
     RotateMaster,
 }
 
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
-    /// As in `${NAME}`.
+    /// The name, as in `${NAME}`.
     name: String,
-    /// The project that has it. Servers of mcp.json take `${NAME}` from the environment of `toolwharf serve`.
+    /// The project of the secret. Servers of mcp.json take `${NAME}` from the environment of `toolwharf serve`.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// The project that has them.
+    /// The project of the secrets.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
@@ -87,7 +87,7 @@ async fn rotate(context: &Context) -> anyhow::Result<()> {
         .post(&path(&["master-key", "rotate"]), &json!({}))
         .await?;
     eprintln!(
-        "all secrets are sealed with the new master key {}; back `master.key` of the data directory up",
+        "re-encrypted all secrets with the new master key {}; back up `master.key` in the data directory",
         key.key_id
     );
     if context.output == Output::Json {

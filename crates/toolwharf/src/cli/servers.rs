@@ -1,7 +1,6 @@
-//! The verbs of servers, wherever these are declared: `ls`, `get`, `rm`, `enable`, `disable`, `start`, `stop`, `restart`
-//! and `events`.
+//! Commands for servers: `ls`, `get`, `rm`, `enable`, `disable`, `start`, `stop`, `restart` and `events`.
 //!
-//! Without a running gateway those that can work on the configuration file do.
+//! Without a running gateway, those that only need the configuration file work on the file.
 
 use std::time::Duration;
 
@@ -22,24 +21,24 @@ use super::{
 };
 use crate::{registry, rest::configured, startup};
 
-/// How often it is looked whether a server is there.
-const LOOK: Duration = Duration::from_millis(150);
-/// Lines of stderr that are shown of a server that did not start.
-const TAIL: &str = "10";
+/// Interval between checks whether a server is connected.
+const POLL_INTERVAL: Duration = Duration::from_millis(150);
+/// Number of stderr lines shown for a server that did not start.
+const TAIL_LINES: &str = "10";
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Only those of this project.
+    /// Only servers of this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
-    /// Its name, or its id.
+    /// The server's name or id.
     #[arg(add = names::servers())]
     name: ServerName,
-    /// The project that owns it.
+    /// The project that owns the server.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -48,7 +47,7 @@ pub(super) struct NameArgs {
 pub(super) struct RemoveArgs {
     #[command(flatten)]
     named: NameArgs,
-    /// Also delete its volumes, if it was registered.
+    /// Also delete the volumes of a registered server.
     #[arg(long)]
     volumes: bool,
 }
@@ -58,10 +57,10 @@ pub(super) struct SwitchArgs {
     /// A server, or one of its tools as SERVER/TOOL.
     #[arg(value_name = "NAME[/TOOL]", add = names::servers())]
     name: String,
-    /// For this project only: a server of its own, or any tool that it sees.
+    /// Only for this project: a server that it owns, or any tool that it sees.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// How long to wait for a server to connect, in seconds.
+    /// Maximum time to wait until the server connects, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
 }
@@ -74,18 +73,18 @@ pub(super) struct EventsArgs {
     lines: Lines,
 }
 
-/// A place below a server.
+/// Returns an API path below a server.
 pub(super) fn of_server(name: &str, below: &[&str]) -> String {
     path(&[&["mcp", "servers", name], below].concat())
 }
 
 impl NameArgs {
-    /// Where the server is in the API, or something of it.
+    /// Returns the API path of the server, or one below it.
     pub(super) fn path(&self, below: &[&str]) -> String {
         self.path_with(below, &[])
     }
 
-    /// The same with more behind the `?`.
+    /// Returns the path with additional query parameters.
     pub(super) fn path_with(&self, below: &[&str], query: &[(&str, Option<&str>)]) -> String {
         let project = self.project.as_ref().map(ProjectId::as_str);
         let query = [&[("project", project)], query].concat();
@@ -97,7 +96,7 @@ impl NameArgs {
     }
 }
 
-/// A server in words.
+/// Returns the display name of a server.
 pub(super) fn said_name(server: &Server) -> String {
     let name = &server.name;
     match &server.project {
@@ -133,7 +132,7 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
     print::data(&shown::table(&servers))
 }
 
-/// All servers that the key sees, or those of a project.
+/// Returns all servers that the key can see, or those of a project.
 pub(super) async fn all(api: &Api, project: Option<&ProjectId>) -> anyhow::Result<Vec<Server>> {
     let query = [("project", project.map(ProjectId::as_str))];
     let listed = pages::all(api, &path(&["mcp", "servers"]), &query).await?;
@@ -164,7 +163,7 @@ fn unknown(name: &str, config: &Config) -> anyhow::Error {
     match nearest(name, &names) {
         Some(near) => anyhow::anyhow!("there is no server `{name}`; did you mean `{near}`?"),
         None => {
-            anyhow::anyhow!("there is no server `{name}`; `toolwharf ls` shows which there are")
+            anyhow::anyhow!("there is no server `{name}`; `toolwharf ls` lists the servers")
         }
     }
 }
@@ -209,7 +208,7 @@ pub(super) async fn order(
     told(context, &server)
 }
 
-/// Where JSON is wanted, a server as the API has it.
+/// Prints the server if the output is JSON.
 pub(super) fn told(context: &Context, server: &Server) -> anyhow::Result<()> {
     match context.output {
         Output::Json => print::json(server),
@@ -217,11 +216,11 @@ pub(super) fn told(context: &Context, server: &Server) -> anyhow::Result<()> {
     }
 }
 
-/// Waits a while for a server to connect, and says what became of it.
+/// Waits until a server connects, and prints its state.
 pub(super) async fn connected(api: &Api, mut server: Server, wait: u64) -> anyhow::Result<Server> {
     let now = tokio::time::Instant::now();
     let deadline = now + Duration::from_secs(wait.min(24 * 3600));
-    // One that starts at its first use stays idle: there is nothing to wait for.
+    // A server that starts at its first use stays idle.
     let idle_until = deadline.min(now + Duration::from_secs(1));
     let of_server = of_server(&server.id, &[]);
     loop {
@@ -233,14 +232,14 @@ pub(super) async fn connected(api: &Api, mut server: Server, wait: u64) -> anyho
         if tokio::time::Instant::now() >= until {
             break;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         server = api.get(&of_server).await?;
     }
     said(api, &server, wait).await;
     Ok(server)
 }
 
-/// Says how a server is.
+/// Prints the state of a server.
 async fn said(api: &Api, server: &Server, waited: u64) {
     let Server { id, name, .. } = server;
     let of = server.project.as_ref();
@@ -259,20 +258,20 @@ async fn said(api: &Api, server: &Server, waited: u64) {
             }
         }
         "starting" | "restarting" => eprintln!(
-            "it is still starting after {waited} s; `toolwharf get {name}{of}` shows when it is there"
+            "it is still starting after {waited} s; `toolwharf get {name}{of}` shows its state"
         ),
         "idle" if server.reason.is_none() => eprintln!("it starts at its first use"),
         "disabled" => {
-            eprintln!("it is disabled; `toolwharf enable {name}{of}` switches it on");
+            eprintln!("it is disabled; `toolwharf enable {name}{of}` enables it");
         }
-        "stopped" => eprintln!("it stays so until `toolwharf start {name}{of}`"),
+        "stopped" => eprintln!("it stays stopped until `toolwharf start {name}{of}`"),
         status => {
             let reason = server
                 .reason
                 .as_deref()
                 .unwrap_or("the reason is not known");
             eprintln!("not connected ({status}): {}", print::printable(reason));
-            let logs = format!("{}?tail={TAIL}", of_server(id, &["logs"]));
+            let logs = format!("{}?tail={TAIL_LINES}", of_server(id, &["logs"]));
             let tail = api.text(&logs).await.unwrap_or_default();
             for line in tail.lines() {
                 eprintln!("  | {}", print::printable(line));
@@ -281,7 +280,7 @@ async fn said(api: &Api, server: &Server, waited: u64) {
                 eprintln!("next attempt in {}", print::duration(ms));
             }
             eprintln!(
-                "`toolwharf logs -f {name}{of}` shows what it says, `toolwharf events {name}{of}` what happened"
+                "`toolwharf logs -f {name}{of}` shows its output, `toolwharf events {name}{of}` its history"
             );
         }
     }
@@ -299,7 +298,7 @@ pub(super) async fn events(context: &Context, args: EventsArgs) -> anyhow::Resul
     let all = of_server(args.named.name.as_str(), &["events"]);
     let project = args.named.project.as_ref().map(ProjectId::as_str);
     let head = ["TIME", "EVENT", "DETAIL"];
-    let none = "nothing has happened yet";
+    let none = "no events yet";
     let listed = pages::list(&api, &all, &[("project", project)], &args.lines).await?;
     listed.print(context, none, head, cells)
 }
@@ -381,10 +380,10 @@ async fn switch_tool(
     Ok(())
 }
 
-/// The configuration, or everything that is wrong with it.
+/// Loads the configuration, or prints all its errors.
 pub(super) fn load(sources: &Sources) -> anyhow::Result<Config> {
     Config::load(sources, &startup::env).map_err(|errors| {
-        // Each of them begins with the word that every error begins with.
+        // The text already begins with `error:`.
         eprintln!("{}", print::printable(&errors.to_string()));
         No.into()
     })

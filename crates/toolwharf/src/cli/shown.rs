@@ -1,4 +1,4 @@
-//! What is shown of servers, for people; JSON shows all of it, as the API has it.
+//! Human-readable output about servers. JSON output contains everything that the API returns.
 
 use api::{Enforced, FileAccess, Limits, Server, Usage, VisibleFile};
 use serde_json::Value;
@@ -18,17 +18,17 @@ const HEAD: [&str; 10] = [
     "NOTE",
 ];
 
-/// Where the projects are in a row.
-const PROJECT: usize = 1;
+/// Index of the project column.
+const PROJECT_COLUMN: usize = 1;
 
-/// All servers in one table; with their projects, if one has any.
+/// Returns a table of servers. The project column is omitted if it is empty.
 pub(super) fn table(servers: &[Server]) -> String {
     let mut head = HEAD.to_vec();
     let mut rows: Vec<Vec<String>> = servers.iter().map(cells).collect();
     if servers.iter().all(|server| server.project.is_none()) {
-        head.remove(PROJECT);
+        head.remove(PROJECT_COLUMN);
         for row in &mut rows {
-            row.remove(PROJECT);
+            row.remove(PROJECT_COLUMN);
         }
     }
     print::table(head, &rows)
@@ -46,7 +46,7 @@ fn cells(server: &Server) -> Vec<String> {
     }
     if server.kept_back > 0 {
         let kept = tools(server.kept_back);
-        notes.push(format!("{kept} kept back (`tools ls` says why)"));
+        notes.push(format!("{kept} kept back (`tools ls` shows why)"));
     }
     vec![
         server.name.clone(),
@@ -62,7 +62,7 @@ fn cells(server: &Server) -> Vec<String> {
     ]
 }
 
-/// So many tools, in words.
+/// Returns a number of tools in words.
 pub(super) fn tools(count: usize) -> String {
     match count {
         1 => "1 tool".to_owned(),
@@ -70,7 +70,7 @@ pub(super) fn tools(count: usize) -> String {
     }
 }
 
-/// Everything that is known of one server.
+/// Returns all details of a server.
 pub(super) fn fields(server: &Server) -> String {
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
     let list = |names: &[String]| names.join(", ");
@@ -189,7 +189,7 @@ pub(super) fn fields(server: &Server) -> String {
     ])
 }
 
-/// What holds of a sandbox, or what does not and why.
+/// Returns the guarantees of a sandbox that are enforced, or those that are not, with the reason.
 fn enforced(all: &[Enforced], holds: bool) -> String {
     let all = all.iter().filter(|one| one.holds == holds);
     let words = all.map(|one| match holds {
@@ -199,7 +199,7 @@ fn enforced(all: &[Enforced], holds: bool) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Files that a server sees: those of the host, and with their places those that it has under another path.
+/// Returns the files that a server can access. Files with another path on the host include that path.
 fn files(all: &[VisibleFile], access: FileAccess) -> String {
     let all = all.iter().filter(|one| one.access == access);
     let words = all.map(|one| {
@@ -236,7 +236,7 @@ fn uses(used: &Usage) -> String {
     )
 }
 
-/// Bytes in the largest unit that leaves a number before the point.
+/// Formats a size in the largest unit that gives at least 1.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (0..units.len() - 1)
@@ -253,7 +253,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// An event in a line.
+/// Returns an event on one line.
 pub(super) fn detail(value: &Value) -> String {
     let Some(message) = value["message"].as_str() else {
         return match value {

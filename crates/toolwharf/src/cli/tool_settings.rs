@@ -1,4 +1,4 @@
-//! What a project wants of tools (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`).
+//! Tool settings of a project (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`).
 
 use api::{Setting, Tool};
 use model::{ProjectId, ToolRef};
@@ -13,12 +13,12 @@ use super::{
 
 #[derive(clap::Args)]
 pub(super) struct SayArgs {
-    /// The tool, as SERVER/TOOL, by its native name.
+    /// The tool as SERVER/TOOL, by its native name.
     #[arg(value_name = "SERVER/TOOL")]
     tool: String,
-    /// The new text; without it, the one of the server again.
+    /// The new text. Without it, the server's text is restored.
     text: Option<String>,
-    /// The project for which it is changed.
+    /// The project to change the tool for.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
@@ -49,7 +49,7 @@ async fn say(
     .await
 }
 
-/// Changes one thing of what the project wants of a tool.
+/// Changes one setting of the project for a tool.
 pub(super) async fn set(
     context: &Context,
     api: &Api,

@@ -1,4 +1,4 @@
-//! `tools`: listing tools; the other verbs are in [`call`] and [`tool_settings`].
+//! `tools`: lists and shows tools. The other commands are in [`call`], [`approvals`] and [`tool_settings`].
 
 use std::collections::BTreeMap;
 
@@ -14,36 +14,36 @@ use super::{Context, Output, approvals, call, http, names, print, shown, tool_se
 pub(super) enum Command {
     /// List the tools of all servers.
     Ls(ListArgs),
-    /// Show one tool with its schema.
+    /// Show a tool with its schema.
     Get(GetArgs),
     /// Call a tool as a client does.
     Call(call::Args),
-    /// Show changed definitions of a server's tools, and approve them.
+    /// Show changed tool definitions of a server, and approve them.
     Approve(approvals::ApproveArgs),
-    /// List changes of definitions that were approved, newest first.
+    /// List approved changes of tool definitions, newest first.
     Changes(approvals::ChangesArgs),
-    /// Give a tool another name in a project.
+    /// Change the name of a tool in a project.
     Rename(tool_settings::SayArgs),
-    /// Give a tool another description in a project.
+    /// Change the description of a tool in a project.
     Describe(tool_settings::SayArgs),
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// As this project sees them.
+    /// List the tools as this project sees them.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Only those of this server.
+    /// Only tools of this server.
     #[arg(long)]
     server: Option<ServerName>,
 }
 
 #[derive(clap::Args)]
 pub(super) struct GetArgs {
-    /// As `tools ls` shows it: its name, or SERVER/TOOL.
+    /// The tool as `tools ls` shows it: its name, or SERVER/TOOL.
     #[arg(add = names::tools())]
     name: String,
-    /// As this project sees it.
+    /// Show the tool as this project sees it.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -60,7 +60,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     }
 }
 
-/// The tools that a project sees, or all there are; only those of `server`, if one is named.
+/// Returns the API path of the tools that a project sees, or of all tools, filtered by `server`.
 fn of(project: Option<&ProjectId>, server: Option<&ServerName>, format: Option<&str>) -> String {
     let query = [
         ("project", project.map(ProjectId::as_str)),
@@ -70,7 +70,8 @@ fn of(project: Option<&ProjectId>, server: Option<&ServerName>, format: Option<&
     http::path(&["tools"]) + &http::query(&query)
 }
 
-/// The tools of a server: of the project's, or of one that it is lent; without a project, of one of no project.
+/// Returns the tools of a server that the project owns or sees. Without a project, those of a server that no project
+/// owns.
 pub(super) async fn of_server(
     api: &http::Api,
     project: Option<&ProjectId>,
@@ -81,10 +82,10 @@ pub(super) async fn of_server(
     Ok(tools)
 }
 
-/// The tool of that name, as `tools ls` shows it: what clients call it, or SERVER/TOOL.
+/// Finds a tool as `tools ls` shows it: by its exposed name, or as SERVER/TOOL.
 ///
 /// # Errors
-/// There is none, and which one may be meant.
+/// Not found. The message suggests a similar name.
 pub(super) async fn find(
     api: &http::Api,
     project: Option<&ProjectId>,
@@ -106,7 +107,7 @@ pub(super) async fn find(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     match nearest(name, &names) {
         Some(near) => bail!("there is no tool `{name}`; did you mean `{near}`?"),
-        None => bail!("there is no tool `{name}`; `toolwharf tools ls` shows which there are"),
+        None => bail!("there is no tool `{name}`; `toolwharf tools ls` lists the tools"),
     }
 }
 
@@ -114,7 +115,7 @@ async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_ref();
     let tool = find(&api, project, &args.name).await?;
-    // As models are told it, which is as clients see it.
+    // As in the declarations for models, which match what clients see.
     let declared: Value = api.get(&of(project, None, Some("anthropic"))).await?;
     let declared = declared["declarations"].as_array().into_iter().flatten();
     let mut named = declared.filter(|one| one["name"].as_str() == tool.name.as_deref());
@@ -146,7 +147,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     }
     let tools: Tools = api.get(&path).await?;
     if tools.tools.is_empty() {
-        eprintln!("no server offers a tool right now; `toolwharf ls` shows how they are");
+        eprintln!("no server offers a tool now; `toolwharf ls` shows the state of the servers");
     }
     let cells: Vec<[String; 4]> = tools.tools.iter().map(cells).collect();
     say_kept_back(&tools.tools);
@@ -156,7 +157,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     ))
 }
 
-/// Says of each server how many of its tools are kept back, or changed and are offered all the same.
+/// Prints, for each server, the number of tools that are kept back, or that changed and are offered anyway.
 fn say_kept_back(tools: &[Tool]) {
     let mut of: BTreeMap<(Option<&str>, &str), (usize, usize)> = BTreeMap::new();
     for tool in tools {
@@ -175,7 +176,7 @@ fn say_kept_back(tools: &[Tool]) {
         let project = project.map_or_else(String::new, |project| format!(" --project {project}"));
         let what = print::printable(&what);
         if changed == 0 {
-            eprintln!("{what}: the definition cannot be remembered");
+            eprintln!("{what}: the definition cannot be stored");
         } else {
             eprintln!(
                 "{what}: `toolwharf tools approve {server}{project}` shows how the definition changed"

@@ -1,4 +1,4 @@
-//! `update`: moves servers on to newer versions of their packages.
+//! `update`: updates servers to newer versions of their packages.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -14,27 +14,27 @@ use super::{
     servers::{all, of_server},
 };
 
-/// How long the gateway may take for one server: two turns of an installation, and two starts.
-const LONGEST: Duration = Duration::from_secs(15 * 60);
+/// Timeout of the gateway for one server: two installations and two starts.
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Names or ids of servers; without any, all servers with pinned packages.
+    /// Names or ids of servers. The default is all servers with pinned packages.
     names: Vec<ServerName>,
-    /// The project that owns them.
+    /// The project that owns the servers.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Only show what would change; exit code 1 if there is a newer version.
+    /// Show the changes without making them. The exit code is 1 if there is a newer version.
     #[arg(long, conflicts_with = "yes")]
     check: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let api = context.gateway().await?.patient(LONGEST);
-    // Each with what it is called where servers of one package are named.
+    let api = context.gateway().await?.patient(UPDATE_TIMEOUT);
+    // Each server with the name under which `shared_with` lists it.
     let names: Vec<(String, String)> = match args.names.is_empty() {
         true => {
             let all = all(&api, args.project.as_ref()).await?;
@@ -64,7 +64,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             ..UpdateRequest::default()
         };
         let mut update = match ask(&api, &name, &of, &check).await {
-            // Of all, those count that are started from pinned packages.
+            // Without names, only servers with pinned packages count.
             Err(error) if args.names.is_empty() && status(&error) == Some(409) => continue,
             update => update?,
         };
@@ -82,15 +82,15 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             update = ask(&api, &name, &of, &change).await?;
             if is_table {
                 let (package, to) = (&update.package, &update.to);
-                eprintln!("`{}` is started from {package} {to}", update.server);
+                eprintln!("`{}` now uses {package} {to}", update.server);
             }
         }
         updates.push(update);
     }
     if updates.is_empty() {
         bail!(
-            "no server is started from a pinned package: those with a sandbox are, and with \
-             `packages = \"pinned\"` below `[defaults]` all whose command is `npx` or `uvx`"
+            "no server uses a pinned package. Servers in a sandbox do; with `packages = \"pinned\"` under \
+             `[defaults]`, all servers whose command is `npx` or `uvx` do"
         );
     }
     if !is_table {
@@ -119,9 +119,9 @@ fn is_newer(update: &Update) -> bool {
 fn question(update: &Update) -> String {
     let name = &update.server;
     let tools = match (&update.unseen, update.changed.len()) {
-        (Some(_), _) => "; changed definitions will have to be agreed to",
+        (Some(_), _) => "; changed definitions will need approval",
         (None, 0) => "",
-        (None, _) => " and agree to these definitions",
+        (None, _) => " and approve these definitions",
     };
     format!("Update `{name}` to {}{tools}?", update.to)
 }
@@ -130,7 +130,7 @@ fn text(update: &Update) -> String {
     let name = &update.server;
     let from = update.from.as_deref().unwrap_or("-");
     if !is_newer(update) {
-        return format!("{name}  {from} is the newest\n");
+        return format!("{name}  {from} is the newest version\n");
     }
     let mut text = format!("{name}  {from} -> {}\n", update.to);
     for (sign, tools) in [("+", &update.added), ("-", &update.removed)] {
@@ -142,7 +142,7 @@ fn text(update: &Update) -> String {
         text.push_str(&format!("  ~ {}\n{}", changed.tool, changed.diff));
     }
     if let Some(why) = &update.unseen {
-        text.push_str(&format!("  its tools could not be looked at: {why}\n"));
+        text.push_str(&format!("  its tools could not be listed: {why}\n"));
     }
     if !update.shared_with.is_empty() {
         let others = update.shared_with.join(", ");

@@ -1,6 +1,7 @@
-//! The change to a client's file, as a difference that can be shown.
+//! The change to a client's file, as a diff for display.
 //!
-//! Invariant: texts under keys that hold secrets (`env`, `headers` and the like, or a key that is called so) are not in it.
+//! Invariant: texts under keys that contain secrets (`env`, `headers` and the like, or keys whose name indicates it)
+//! are masked.
 
 use std::time::Duration;
 
@@ -9,16 +10,16 @@ use similar::TextDiff;
 
 use crate::entries::evident;
 
-/// Lines around each change.
-const CONTEXT: usize = 2;
-/// Shorter texts are no secrets, and would garble everything else.
-const MIN_SECRET: usize = 4;
-/// The most that is looked through for secrets, so that it takes no time to speak of.
-const MAX_BYTES: usize = 256 << 10;
+/// Context lines around each change.
+const CONTEXT_LINES: usize = 2;
+/// Minimum characters of a secret. Shorter ones would garble the rest of the text.
+const MIN_SECRET_CHARS: usize = 4;
+/// Limits of the search for secrets, to keep it fast.
+const MAX_DIFF_BYTES: usize = 256 << 10;
 const MAX_SECRETS: usize = 2_000;
-/// How long a better difference is looked for.
-const PATIENCE: Duration = Duration::from_secs(1);
-const HOLDERS: &[&str] = &[
+/// Time limit of the search for a shorter diff.
+const DIFF_TIMEOUT: Duration = Duration::from_secs(1);
+const SECRET_OBJECTS: &[&str] = &[
     "env",
     "envs",
     "environment",
@@ -26,29 +27,29 @@ const HOLDERS: &[&str] = &[
     "http_headers",
     "requestOptions",
 ];
-const WORDS: &[&str] = &["auth", "credential", "key", "password", "secret", "token"];
+const SECRET_WORDS: &[&str] = &["auth", "credential", "key", "password", "secret", "token"];
 const MASK: &str = "•••";
 
-/// The difference of two texts with these values; empty if there is none.
+/// The diff of two texts with these values; empty if they are equal.
 pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> String {
     let diff = TextDiff::configure()
-        .timeout(PATIENCE)
+        .timeout(DIFF_TIMEOUT)
         .diff_lines(old, new)
         .unified_diff()
-        .context_radius(CONTEXT)
+        .context_radius(CONTEXT_LINES)
         .header(file, file)
         .missing_newline_hint(false)
         .to_string();
     let mut secrets = Vec::new();
     for value in values {
         collect(value, false, &mut secrets);
-        // Also those in arguments and URLs.
+        // Secrets in arguments and URLs, too.
         for text in evident(value) {
             note(&text, &mut secrets);
         }
     }
-    secrets.retain(|secret| secret.chars().count() >= MIN_SECRET);
-    if diff.len() > MAX_BYTES || secrets.len() > MAX_SECRETS {
+    secrets.retain(|secret| secret.chars().count() >= MIN_SECRET_CHARS);
+    if diff.len() > MAX_DIFF_BYTES || secrets.len() > MAX_SECRETS {
         return format!("--- {file}\n+++ {file}\n@@ the change is too long to be shown @@\n");
     }
     // Longer ones first: one may be a part of another.
@@ -58,7 +59,8 @@ pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> St
         .fold(diff, |diff, secret| diff.replace(secret, MASK))
 }
 
-/// Notes secrets, as they are and as JSON and TOML write them; of those with several lines each line, for so YAML and TOML may have them.
+/// Adds a secret as it is and as JSON and TOML write it. Each line of a multi-line secret is added, since YAML and TOML
+/// may contain the lines separately.
 fn note(text: &str, into: &mut Vec<String>) {
     let quoted = Value::from(text).to_string();
     into.push(quoted.trim_matches('"').to_owned());
@@ -72,8 +74,8 @@ fn collect(value: &Value, is_secret: bool, into: &mut Vec<String>) {
         Value::Object(map) => {
             for (key, value) in map {
                 let lower = key.to_lowercase();
-                let names_one = HOLDERS.contains(&key.as_str())
-                    || WORDS.iter().any(|word| lower.contains(word));
+                let names_one = SECRET_OBJECTS.contains(&key.as_str())
+                    || SECRET_WORDS.iter().any(|word| lower.contains(word));
                 collect(value, is_secret || names_one, into);
             }
         }
@@ -116,7 +118,7 @@ mod tests {
         let value = json!({"key": "BEGIN one\ntwo-two\n"});
         let diff = unified("f", "", new, &[&value]);
         assert!(diff.contains("+key: |\n+  •••\n+  •••\n"), "{diff}");
-        let long = "x".repeat(MAX_BYTES);
+        let long = "x".repeat(MAX_DIFF_BYTES);
         assert!(unified("f", "", &long, &[]).contains("too long"));
         assert_eq!(unified("f", new, new, &[]), "");
     }

@@ -1,4 +1,4 @@
-//! Clients' keys: who makes them, and how that goes in the store.
+//! Keys of clients: the trait for creating and revoking them, and its implementation on the store.
 
 use config::Client;
 use model::ProjectId;
@@ -7,41 +7,41 @@ use store::{NewKey, Role, Store};
 use super::Error;
 use crate::auth;
 
-/// A key as it is made.
+/// A new key.
 pub(crate) struct Made {
     pub(crate) id: String,
     pub(crate) token: String,
 }
 
-/// The name of a client's key, which the record of calls shows.
+/// The name of a client's key, as shown in audit records.
 pub(crate) fn name(client: &Client) -> String {
     format!("client:{}", client.name)
 }
 
-/// The maker and revoker of keys.
+/// Creates and revokes keys.
 pub(crate) trait Keyring: Sync {
     type Error: From<Error>;
 
-    /// Makes a key that may call tools, in one project or in all of them.
+    /// Creates a key that may call tools, in one project or in all of them.
     fn make(
         &self,
         client: &Client,
         project: Option<&ProjectId>,
     ) -> impl Future<Output = Result<Made, Self::Error>> + Send;
 
-    /// Revokes a key; one that is gone is no error.
+    /// Revokes a key. A missing key is not an error.
     fn revoke(&self, id: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Whether a key with that id opens anything.
+    /// Returns true if the key with this id is valid.
     fn lives(&self, id: &str) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
-/// Keys are made in the store itself.
+/// Creates keys directly in the store.
 pub(crate) struct Stored<'s> {
     pub(crate) store: &'s Store,
 }
 
-/// A database that fails, or a client's file that cannot be written.
+/// A failing database, or a client's file that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoredError {
     #[error(transparent)]

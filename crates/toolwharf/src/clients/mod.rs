@@ -1,12 +1,14 @@
-//! Connecting the clients of this machine: an entry for Toolwharf in their own files, and its undoing.
+//! Connects the MCP clients of this machine: adds an entry for Toolwharf to their configuration files, and removes it
+//! again.
 //!
-//! Invariants: the key that a client gets is its own, may call tools and nothing else, and stands in the data directory for its user
-//! alone; it is in the client's file only where that holds a URL. Before a client's file is changed, its text is kept
-//! ([`record`]). Undoing gives back that text to the byte, unless somebody changed the file meanwhile.
+//! Invariants: each client gets its own key, which may only call tools. The key is stored in the data directory,
+//! readable for its user alone; it is written into the client's file only if that contains a URL. Before a client's
+//! file is changed, its text is saved ([`record`]). Undoing restores that text byte for byte, unless another program
+//! changed the file in the meantime.
 //!
-//! The command line works on the files itself, with the environment of whoever runs it; a gateway does so for its console.
-//! Deliberately absent: making and revoking keys
-//! ([`keys::Keyring`]), and importing the servers that are moved ([`registry`]).
+//! The command line edits the files itself, with the environment of its user; a gateway does so for its console.
+//! Deliberately absent: creating and revoking keys ([`keys::Keyring`]), and importing the servers that are moved
+//! ([`registry`]).
 
 mod diff;
 pub(crate) mod keys;
@@ -26,28 +28,28 @@ pub(crate) use self::{plan::Wish, record::token_file};
 use self::{plan::own, record::Shelf};
 use crate::{itself::Itself, registry, startup};
 
-/// The name of our entry.
-const ENTRY: &str = "toolwharf";
+/// The name of Toolwharf's entry.
+const ENTRY_NAME: &str = "toolwharf";
 
 /// Why nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("there is no client `{0}`; Toolwharf knows {known}", known = known())]
     Unknown(String),
-    #[error("nothing of {title} is on this machine: {} is not there. Start it once, then try again", file.display())]
+    #[error("{title} is not installed on this machine: {} not found. Start it once, then try again", file.display())]
     NotInstalled { title: &'static str, file: PathBuf },
-    #[error("HOME is not set, so it cannot be told where {0} keeps its servers")]
+    #[error("HOME is not set, so the configuration file of {0} cannot be found")]
     NoHome(&'static str),
     #[error("{0} is not connected; `toolwharf connect` shows which clients are")]
     NotConnected(&'static str),
-    #[error("the file of {0} starts commands only: connect it without --http")]
+    #[error("{0} only supports servers that it starts by a command: connect it without --http")]
     CommandsOnly(&'static str),
     #[error(
         "the gateway has no fixed address: set `listen` to a port other than 0 and start it, or connect without --http"
     )]
     NoAddress,
     #[error(
-        "servers that are moved are there for all projects: move them without --project, then connect with it"
+        "moved servers are available in all projects: move them without --project, then connect with it"
     )]
     MovedIntoProject,
     #[error("{title}: {source}")]
@@ -74,33 +76,33 @@ fn known() -> String {
 #[derive(Clone)]
 pub(crate) struct Clients {
     shelf: Shelf,
-    /// The command that starts Toolwharf with its servers and its data directory, for somebody who knows the home directory only.
+    /// The command that starts Toolwharf with its servers and its data directory, given only the home directory.
     program: String,
     options: Vec<String>,
-    /// The gateway's address, if it is a lasting one.
+    /// The gateway's address, if it is permanent.
     url: Option<String>,
 }
 
-/// How a client stands.
+/// The state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connected,
     NotConnected,
-    /// It was connected, and somebody has taken the entry out.
+    /// It was connected, but its entry has been removed from the file.
     Removed,
-    /// There is an entry of our name that is not from here.
+    /// It has an entry with Toolwharf's name that was not made by `connect`.
     ByHand,
     Unusable,
 }
 
-/// A client that is installed here.
+/// An installed client.
 pub(crate) struct Seen {
     pub(crate) client: &'static Client,
     file: PathBuf,
     state: State,
     /// Why it is unusable.
     problem: Option<String>,
-    /// Whether it was connected from here.
+    /// It was connected by Toolwharf.
     is_recorded: bool,
     /// The view that it is connected to.
     project: Option<ProjectId>,
@@ -109,7 +111,7 @@ pub(crate) struct Seen {
 }
 
 impl Clients {
-    /// `url`: where the gateway is, if that lasts.
+    /// `url`: the gateway's address, if it is permanent.
     pub(crate) fn new(sources: &Sources, dir: &Path, url: Option<String>) -> Self {
         Self {
             shelf: Shelf::new(dir),
@@ -119,21 +121,17 @@ impl Clients {
         }
     }
 
-    /// The client of that name.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`]
     pub(crate) fn find(name: &str) -> Result<&'static Client, Error> {
         Client::find(name).ok_or_else(|| Error::Unknown(name.chars().take(100).collect()))
     }
 
-    /// Those that are installed, and those that were when they were connected.
+    /// The clients that are installed, or were when they were connected.
     pub(crate) fn installed(&self) -> Vec<Seen> {
         let all = CLIENTS.iter();
         all.filter_map(|client| self.seen(client)).collect()
     }
 
-    /// How a client stands; `None` if it is not here.
+    /// The state of a client; `None` if it is not installed.
     pub(crate) fn seen(&self, client: &'static Client) -> Option<Seen> {
         let record = self.shelf.record(client).ok().flatten();
         if record.is_none() && !client.is_installed(machine()) {
@@ -146,7 +144,7 @@ impl Clients {
         let read = OnDisk::read(&file).and_then(|disk| {
             let text = disk.text.as_deref().unwrap_or_default();
             let parsed = parsed(client, &disk)?;
-            Ok((parsed.get(ENTRY).is_some(), own(&parsed, &file, text)?))
+            Ok((parsed.get(ENTRY_NAME).is_some(), own(&parsed, &file, text)?))
         });
         let (has_entry, servers, problem) = match read {
             Ok((has_entry, servers)) => (has_entry, servers, None),
@@ -184,7 +182,7 @@ impl Clients {
         self.diff(&plan).ok().filter(|diff| !diff.is_empty())
     }
 
-    /// The file as it is now.
+    /// The current contents of its file.
     fn disk(&self, client: &'static Client) -> Result<OnDisk, Error> {
         let file = client.file(machine()).ok_or(Error::NoHome(client.title))?;
         if !client.is_installed(machine()) {
@@ -196,12 +194,12 @@ impl Clients {
 }
 
 impl Seen {
-    /// Whether there is something to undo.
+    /// Returns true if there is something to undo.
     pub(crate) fn was_connected(&self) -> bool {
         self.is_recorded
     }
 
-    /// The client as the API shows it, with the difference that connecting would make.
+    /// The client as returned by the API. `diff`: the change that connecting would make.
     pub(crate) fn told(self, diff: Option<String>) -> api::Client {
         api::Client {
             name: self.client.name.to_owned(),
@@ -217,7 +215,6 @@ impl Seen {
 }
 
 impl State {
-    /// The word of the API.
     fn as_str(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -229,7 +226,7 @@ impl State {
     }
 }
 
-/// Does what blocks on files where it holds up nobody.
+/// Runs blocking file operations on a thread for blocking work.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
@@ -253,7 +250,7 @@ fn machine() -> Machine<'static> {
     }
 }
 
-/// The command of this program: its name on the search path, which outlives an update, or else where it is.
+/// The command of this program: its name on the search path, which survives an update, or else its path.
 fn program() -> String {
     let own = env::current_exe().unwrap_or_default();
     let real = fs::canonicalize(&own).unwrap_or(own);
@@ -264,7 +261,7 @@ fn program() -> String {
     found.unwrap_or(real).display().to_string()
 }
 
-/// Options by which somebody who knows the home directory only gets to these files and this data directory.
+/// Options that select these files and this data directory, given only the home directory.
 fn options(sources: &Sources, dir: &Path) -> Vec<String> {
     let home = |name: &str| startup::env(name).filter(|_| name == "HOME");
     let usual = Sources::locate(&[], &home).unwrap_or_default();

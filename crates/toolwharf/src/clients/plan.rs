@@ -1,4 +1,4 @@
-//! Plans of connecting a client, and how they are carried out.
+//! Plans for connecting a client, and their execution.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,50 +11,49 @@ use model::{ProjectId, ServerName};
 use serde_json::json;
 
 use super::{
-    Clients, ENTRY, Error, blocking, diff,
+    Clients, ENTRY_NAME, Error, blocking, diff,
     keys::{Keyring, Made},
     of, parsed,
     record::{Moved, Record, digest},
 };
 use crate::{itself::Itself, registry, startup};
 
-/// Stands for a token that is not made yet.
-const NO_TOKEN: &str = "twh_…";
+/// Placeholder for a token that does not exist yet.
+const PLACEHOLDER_TOKEN: &str = "twh_…";
 
-/// How a client is to be connected.
+/// The options of connecting a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
     /// The view; `None`: everything.
     pub(crate) project: Option<ProjectId>,
-    /// By the gateway's address, and not by a command.
+    /// Connect by the gateway's URL instead of a command.
     pub(crate) http: bool,
-    /// Takes the client's own servers into Toolwharf.
+    /// Move the client's own servers to Toolwharf.
     pub(crate) take: bool,
 }
 
-/// The plan of connecting a client.
 pub(crate) struct Plan {
     client: &'static Client,
     disk: OnDisk,
-    /// The text to give back one day.
+    /// The text to restore later.
     base: Option<String>,
-    /// That text without the servers that are moved.
+    /// That text without the moved servers.
     bare: ClientFile,
     wish: Wish,
-    /// Servers to be moved, as Toolwharf has them.
+    /// Servers to be moved, in Toolwharf's format.
     pub(crate) moving: Vec<Foreign>,
-    /// Those that are in Toolwharf already.
+    /// Moved servers that Toolwharf has already.
     there: Vec<ServerName>,
-    /// Servers that stay in the client's file, and why.
+    /// Servers that stay in the client's file, with the reason.
     staying: Vec<(String, String)>,
     record: Option<Record>,
     token: Option<String>,
-    /// The file with our entry, if that holds no key.
+    /// The file with Toolwharf's entry, if that contains no key.
     ready: Option<Arc<ClientFile>>,
 }
 
 impl Clients {
-    /// Plans to connect this client.
+    /// Plans to connect a client.
     ///
     /// # Errors
     /// [`Error`]
@@ -74,7 +73,7 @@ impl Clients {
             return Err(Error::MovedIntoProject);
         }
         let record = self.shelf.record(client)?;
-        // A client that is connected already is connected anew, from the text before.
+        // A connected client is connected again, starting from the original text.
         let mut plan = match &record {
             Some(_) => {
                 let undo = self.undo(client)?;
@@ -90,22 +89,22 @@ impl Clients {
             plan.token = self.shelf.key(client)?;
         }
         plan.record = record;
-        // A text that cannot be written is an error here, before anything is done.
-        let ready = self.edited(&plan, NO_TOKEN)?;
+        // An invalid text is reported here, before anything is changed.
+        let ready = self.edited(&plan, PLACEHOLDER_TOKEN)?;
         if !plan.wish.http {
             plan.ready = Some(ready);
         }
         Ok(plan)
     }
 
-    /// The client's file with our entry and this key.
+    /// The client's file with Toolwharf's entry and this key.
     fn edited(&self, plan: &Plan, token: &str) -> Result<Arc<ClientFile>, Error> {
         if let Some(ready) = &plan.ready {
             return Ok(ready.clone());
         }
         let mut file = plan.bare.clone();
-        let entry = plan.client.entry(ENTRY, &self.way(plan, token));
-        let put = file.put(ENTRY, &entry);
+        let entry = plan.client.entry(ENTRY_NAME, &self.way(plan, token));
+        let put = file.put(ENTRY_NAME, &entry);
         put.map_err(|source| of(plan.client, source))?;
         Ok(Arc::new(file))
     }
@@ -133,12 +132,12 @@ impl Clients {
         Way::Command { program, args }
     }
 
-    /// The change to the client's file, without secrets; empty if there is none.
+    /// The change to the client's file, without secrets; empty if nothing changes.
     ///
     /// # Errors
-    /// None that [`Clients::plan`] has not had.
+    /// Only those that [`Clients::plan`] would have reported.
     pub(crate) fn diff(&self, plan: &Plan) -> Result<String, Error> {
-        let new = self.edited(plan, plan.token.as_deref().unwrap_or(NO_TOKEN))?;
+        let new = self.edited(plan, plan.token.as_deref().unwrap_or(PLACEHOLDER_TOKEN))?;
         let there = parsed(plan.client, &plan.disk).ok();
         let token = plan.token.as_deref().map(|token| json!({ "token": token }));
         let mut values = vec![new.root()];
@@ -150,10 +149,10 @@ impl Clients {
         Ok(diff::unified(&file, old, &new, &values))
     }
 
-    /// Connects the client, with the key that it has or a new one. Whether anything had to be done.
+    /// Connects the client with its existing key or a new one. Returns false if it was connected already.
     ///
     /// # Errors
-    /// [`Error`], and those of `keys`. The client's file is then as it was.
+    /// [`Error`], and those of `keys`. The client's file is then unchanged.
     pub(crate) async fn connect<K: Keyring>(&self, plan: Plan, keys: &K) -> Result<bool, K::Error> {
         let keeps = match plan.key() {
             Some(id) => keys.lives(id).await?,
@@ -170,7 +169,7 @@ impl Clients {
         let old = plan.record.as_ref().map(|record| record.key.clone());
         let this = self.clone();
         let written = blocking(move || this.write(&plan, made.as_ref())).await;
-        // The one that nobody has, or nobody has any more.
+        // The new key if it was not written, otherwise the old one.
         let over = if written.is_err() { &id } else { &old };
         if let Some(over) = over.as_ref().filter(|_| id.is_some()) {
             let revoked = keys.revoke(over).await;
@@ -182,7 +181,7 @@ impl Clients {
         Ok(true)
     }
 
-    /// Whether the client is connected in this way already.
+    /// Returns true if the client is connected according to the plan already.
     pub(crate) fn is_done(&self, plan: &Plan) -> Result<bool, Error> {
         let Some(token) = plan.token.as_deref().filter(|_| plan.key().is_some()) else {
             return Ok(false);
@@ -190,7 +189,7 @@ impl Clients {
         Ok(plan.disk.text == Some(self.text(plan, token)?))
     }
 
-    /// Writes the client's file; what undoing needs is kept first. Without a new key the client keeps the one that it has.
+    /// Writes the client's file, after saving what undoing needs. Without a new key the client keeps the existing one.
     pub(super) fn write(&self, plan: &Plan, made: Option<&Made>) -> Result<(), Error> {
         let token = made.map(|made| made.token.as_str());
         let new = self.text(plan, token.or(plan.token.as_deref()).unwrap_or_default())?;
@@ -209,7 +208,7 @@ impl Clients {
         let before = plan.base.as_deref().unwrap_or_default();
         self.shelf.put(plan.client, &record, before, token)?;
         plan.disk.replace(Some(&new)).map_err(|source| {
-            // Nothing was done, so nothing is to be undone.
+            // Nothing was changed, so there is nothing to undo.
             if earlier.is_none() {
                 let _ = self.shelf.remove(plan.client);
             }
@@ -219,7 +218,7 @@ impl Clients {
 }
 
 impl Plan {
-    /// For a client that is not connected, and nothing is moved.
+    /// For a client that is not connected, without moving servers.
     pub(super) fn new(client: &'static Client, disk: OnDisk, wish: &Wish) -> Result<Self, Error> {
         let base = disk.text.clone();
         Self::of(client, disk, base, wish)
@@ -248,7 +247,7 @@ impl Plan {
         })
     }
 
-    /// Has the client's own servers moved, as far as Toolwharf can have them.
+    /// Plans to move those of the client's own servers that Toolwharf supports.
     fn take(&mut self, sources: &Sources, myself: &Itself) -> Result<(), Error> {
         let text = self.base.as_deref().unwrap_or_default();
         let own = own(&self.bare, &self.disk.path, text);
@@ -288,14 +287,14 @@ impl Plan {
         Ok(())
     }
 
-    /// The id of the key that the client has, if it can stay.
+    /// The id of the client's key, if it can be kept.
     fn key(&self) -> Option<&str> {
         let record = self.record.as_ref()?;
         let fits = self.token.is_some() && record.project == self.wish.project;
         fits.then_some(record.key.as_str())
     }
 
-    /// The plan as the API shows it, with that difference.
+    /// The plan as returned by the API.
     pub(crate) fn told(&self, diff: String) -> api::Connected {
         let name = |one: &Foreign| one.name.clone();
         let notes = self.moving.iter().flat_map(|one| {
@@ -306,7 +305,7 @@ impl Plan {
         if self.wish.http && self.disk.is_open_to_others() {
             let file = self.disk.path.display();
             warnings.push(format!(
-                "{file} holds a key now, and others may read it: `chmod 600 {file}`"
+                "{file} now contains a key and is readable by others: run `chmod 600 {file}`"
             ));
         }
         let staying = self.staying.iter().cloned();
@@ -322,7 +321,7 @@ impl Plan {
         }
     }
 
-    /// The moved servers for the record.
+    /// The moved servers, for the record.
     fn moved(&self) -> Vec<Moved> {
         let known = self.record.iter().flat_map(|record| &record.moved);
         let known: HashMap<&str, &Moved> = known.map(|it| (it.name.as_str(), it)).collect();
@@ -338,15 +337,15 @@ impl Plan {
     }
 }
 
-/// A client's own servers, as Toolwharf would have them. A file may have more of them in other places, such as those of single projects,
-/// which are not the user's everywhere.
+/// A client's own servers, in Toolwharf's format. Excludes those in other parts of the file, such as servers of a
+/// single project, which the user does not have everywhere.
 pub(super) fn own(file: &ClientFile, path: &Path, text: &str) -> Result<Vec<Foreign>, EditError> {
     let servers = file.servers().into_iter();
     let mut names: HashSet<String> = servers.map(|(name, _)| name).collect();
-    names.remove(ENTRY);
+    names.remove(ENTRY_NAME);
     let mut own: Vec<Foreign> = Vec::new();
     for one in foreign(path, text, &startup::env)? {
-        // The first one of a name is taken.
+        // The first one with a name is used.
         if names.remove(&one.name) {
             own.push(one);
         }

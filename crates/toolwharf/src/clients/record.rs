@@ -1,8 +1,8 @@
-//! Records of connected clients, in a folder of the data directory for its user alone: of each the change (`NAME.json`),
-//! the text of its file before (`NAME.before`), and its key (`NAME.key`).
+//! Records of connected clients, in a folder of the data directory readable for its user alone. Each has the change
+//! (`NAME.json`), the text of its file before (`NAME.before`), and its key (`NAME.key`).
 //!
-//! Invariants: all of it is there before the client's file is changed. As root, nothing here is read or written through a link or a
-//! folder of another user ([`config::read_own`]).
+//! Invariants: the record is complete before the client's file is changed. As root, nothing here is read or written
+//! through a link or a folder of another user ([`config::read_own`]).
 
 use std::{
     collections::HashSet,
@@ -18,29 +18,29 @@ use sha2::{Digest as _, Sha256};
 
 use super::Error;
 
-const FOLDER: &str = "clients";
+const CLIENTS_FOLDER: &str = "clients";
 
 /// The change that was made to a client's file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) file: PathBuf,
-    /// Whether there was a file before.
+    /// The file existed before.
     pub(super) existed: bool,
-    /// The digest of the text that was left.
+    /// The digest of the new text.
     pub(super) left: String,
     /// The id of its key.
     pub(super) key: String,
     pub(super) project: Option<ProjectId>,
-    /// The servers that were taken out.
+    /// The servers that were moved to Toolwharf.
     #[serde(default)]
     pub(super) moved: Vec<Moved>,
 }
 
-/// A server that was moved into Toolwharf.
+/// A server that was moved to Toolwharf.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Moved {
     pub(super) name: String,
-    /// As it was added to a file of Toolwharf; `None`: it was there already.
+    /// The entry added to a file of Toolwharf; `None`: it existed already.
     pub(super) added: Option<Value>,
 }
 
@@ -55,7 +55,6 @@ pub(crate) fn token_file(data_dir: &Path, client: &Client) -> PathBuf {
     Shelf::new(data_dir).path(client, "key")
 }
 
-/// The digest of a text.
 pub(super) fn digest(text: &str) -> String {
     hex::encode(Sha256::digest(text))
 }
@@ -63,7 +62,7 @@ pub(super) fn digest(text: &str) -> String {
 impl Shelf {
     pub(super) fn new(data_dir: &Path) -> Self {
         Self {
-            dir: data_dir.join(FOLDER),
+            dir: data_dir.join(CLIENTS_FOLDER),
         }
     }
 
@@ -83,7 +82,7 @@ impl Shelf {
             .map_err(|error| failed("understand", &path)(error.into()))
     }
 
-    /// The text of its file before.
+    /// The text of its file before the change.
     pub(super) fn before(&self, client: &Client) -> Result<String, Error> {
         let path = self.path(client, "before");
         read(&path)?.ok_or_else(|| failed("read", &path)(ErrorKind::NotFound.into()))
@@ -94,7 +93,7 @@ impl Shelf {
         Ok(token.map(|token| token.trim().to_owned()))
     }
 
-    /// Keeps all of it; without a token the key that is there stays.
+    /// Saves the record. Without a token, an existing key is kept.
     pub(super) fn put(
         &self,
         client: &Client,
@@ -118,7 +117,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// The names of all servers that other clients have moved, too.
+    /// The names of all servers that other clients have moved.
     pub(super) fn moved_elsewhere(&self, client: &Client) -> HashSet<String> {
         let others = CLIENTS.iter().filter(|other| other.name != client.name);
         let records = others.filter_map(|other| self.record(other).ok().flatten());
@@ -126,7 +125,7 @@ impl Shelf {
         moved.map(|moved| moved.name).collect()
     }
 
-    /// In one step, for its user alone.
+    /// Writes atomically, readable for its user alone.
     fn write(&self, client: &Client, kind: &str, text: &str) -> Result<(), Error> {
         let path = self.path(client, kind);
         config::write_own(&path, text).map_err(failed("write", &path))

@@ -1,33 +1,32 @@
-//! Plans of disconnecting a client, and how they are carried out.
+//! Plans for disconnecting a client, and their execution.
 
 use config::{Client, ClientFile, OnDisk, Sources};
 use model::ServerName;
 
 use super::{
-    Clients, ENTRY, Error, blocking, diff,
+    Clients, ENTRY_NAME, Error, blocking, diff,
     keys::Keyring,
     of, parsed,
     record::{Record, digest},
 };
 use crate::registry;
 
-/// The text that is given back.
+/// The result of restoring the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restored {
-    /// The file is as it was before, to the byte.
+    /// The file is restored byte for byte.
     Whole,
-    /// Somebody changed the file: our entry is taken out, and what was moved is put back.
+    /// The file was changed in the meantime: Toolwharf's entry is removed, and moved servers are put back.
     Entry,
-    /// There is nothing to give back: the file is gone, or as it was before.
+    /// Nothing to restore: the file is gone, or already as it was before.
     Nothing,
 }
 
-/// The plan of disconnecting a client.
 pub(crate) struct Undo {
     client: &'static Client,
     pub(super) disk: OnDisk,
     record: Record,
-    /// The text that will be there; `None`: no file.
+    /// The new text; `None`: no file.
     pub(super) text: Option<String>,
     restored: Restored,
     /// Servers that are put back into the client's file.
@@ -35,7 +34,7 @@ pub(crate) struct Undo {
 }
 
 impl Clients {
-    /// Plans to disconnect this client.
+    /// Plans to disconnect a client.
     ///
     /// # Errors
     /// [`Error`]
@@ -69,7 +68,7 @@ impl Clients {
         })
     }
 
-    /// The change to the client's file, without secrets; empty if there is none.
+    /// The change to the client's file, without secrets; empty if nothing changes.
     pub(crate) fn undo_diff(&self, undo: &Undo) -> String {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (old, new) = (text(&undo.disk.text), text(&undo.text));
@@ -79,7 +78,7 @@ impl Clients {
         diff::unified(&undo.disk.path.display().to_string(), &old, &new, &values)
     }
 
-    /// Gives back what was there before, and revokes the client's key.
+    /// Restores the file and revokes the client's key.
     ///
     /// # Errors
     /// [`Error`], and those of `keys`. The client is then still connected.
@@ -98,7 +97,8 @@ impl Clients {
         Ok(self.shelf.remove(undo.client)?)
     }
 
-    /// Takes out of Toolwharf what was moved there for this client alone, where nobody changed it since; which it was.
+    /// Removes the servers from Toolwharf that were moved for this client alone and are unchanged since. Returns their
+    /// names.
     ///
     /// # Errors
     /// Those of [`registry`].
@@ -115,7 +115,7 @@ impl Clients {
 }
 
 impl Undo {
-    /// The plan as the API shows it, with the servers that are no longer in Toolwharf.
+    /// The plan as returned by the API, with the servers that were removed from Toolwharf.
     pub(crate) fn told(&self, removed: Vec<String>) -> api::Disconnected {
         let restored = match self.restored {
             Restored::Whole => "whole",
@@ -132,7 +132,7 @@ impl Undo {
     }
 }
 
-/// The text of a file that somebody changed, without our entry and with what was there of the same name and of the servers that were moved.
+/// A changed file without Toolwharf's entry. An original entry with that name and the moved servers are put back.
 fn without_entry(
     client: &'static Client,
     disk: &OnDisk,
@@ -142,10 +142,10 @@ fn without_entry(
 ) -> Result<String, config::EditError> {
     let mut file = parsed(client, disk)?;
     let old = ClientFile::parse(client, &disk.path, before.unwrap_or_default())?;
-    file.remove(ENTRY)?;
+    file.remove(ENTRY_NAME)?;
     let moved = record.moved.iter().map(|moved| moved.name.as_str());
     let mut back = Vec::new();
-    for name in moved.chain([ENTRY]) {
+    for name in moved.chain([ENTRY_NAME]) {
         if let Some(entry) = old.get(name)
             && file.get(name).is_none()
         {
@@ -168,7 +168,7 @@ mod tests {
         *,
     };
 
-    /// Texts of each format, with comments, line ends and blanks wherever they may be.
+    /// Texts of each format, with comments, line endings and blanks in many places.
     fn texts() -> impl Strategy<Value = (&'static str, String)> {
         let json = "\u{feff}?[ \t\r\n]{0,3}\\{[ \t\n]{0,3}(// [a-z]{0,5}\r?\n)?(\"[a-c]\" ?: ?[0-9]{1,2},?[ \r\n]{0,2}){0,2}\\}[ \n]{0,3}(/\\* x \\*/)?";
         let toml = "(# [a-z]{0,5}\n|[a-f] = 1 {0,2}\n|\n|\\[[g-k]\\] # x\n){0,6}";

@@ -1,9 +1,10 @@
-//! The sandbox of MCP Apps (SEP-1865, 2026-01-26): a page on an origin of its own, in which the console draws them.
+//! The sandbox of MCP Apps (SEP-1865, 2026-01-26): a page on a separate origin, in which the console draws Apps.
 //!
-//! Invariants: this listener serves the two files of `sandbox/` and nothing else, takes no cookie and no key, and knows nothing of
-//! servers. An App inherits the policy of the page around it, which is made of what its server declared (`_meta.ui.csp`), without
-//! addresses of this machine or of its network. Only the page that asked for it can frame it, and the console's own policy lets it frame
-//! this origin alone. Deliberately absent: the permissions that an App may ask for (camera, microphone, location, clipboard).
+//! Invariants: this listener serves only the two files of `sandbox/`, accepts no cookies or keys, and knows nothing
+//! about servers. An App inherits the policy of the page around it. That policy is built from the server's declaration
+//! (`_meta.ui.csp`), without addresses of this machine or its network. Only the page that requested the sandbox can
+//! frame it, and the console's own policy allows it to frame this origin only. Deliberately absent: the permissions
+//! that an App may request (camera, microphone, location, clipboard).
 
 use std::{
     convert::Infallible,
@@ -26,26 +27,26 @@ use url::{Host, Url};
 
 const PAGE: &str = include_str!("sandbox/page.html");
 const SCRIPT: &str = include_str!("sandbox/proxy.js");
-/// Connections at a time; more wait in the kernel.
+/// Maximum concurrent connections. More wait in the kernel.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection lives: two small files.
-const CONNECTION: Duration = Duration::from_secs(10);
-/// Domains of each kind that an App can declare; more are left out.
+/// Time limit of a connection, enough for two small files.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum domains of each kind that an App can declare. More are ignored.
 const MAX_DOMAINS: usize = 64;
 
 /// The listener of the sandbox.
 pub(crate) struct Apps {
     listener: TcpListener,
-    /// Its origin, as browsers see it.
+    /// Its origin, as seen by browsers.
     origin: String,
 }
 
 impl Apps {
-    /// Listens beside the gateway, or where the settings say. `None`: browsers of elsewhere reach the gateway, and the settings do
-    /// not say where they reach this.
+    /// Listens next to the gateway, or at the configured address. `None`: browsers on other machines use the gateway,
+    /// and the settings do not say how they reach this listener.
     ///
     /// # Errors
-    /// If the address of the settings cannot be listened on, or is the console's own.
+    /// If it cannot listen at the configured address, or that is the console's own.
     pub(crate) async fn open(
         settings: &Settings,
         gateway: SocketAddr,
@@ -99,8 +100,8 @@ impl Apps {
                         let mut http = http1::Builder::new();
                         http.header_read_timeout(None).keep_alive(false);
                         let serving = http.serve_connection(TokioIo::new(socket), answer);
-                        // A connection that is cut or too slow is of no interest.
-                        let _ = timeout(CONNECTION, serving).await;
+                        // Broken or slow connections are ignored.
+                        let _ = timeout(CONNECTION_TIMEOUT, serving).await;
                     });
                 }
                 Err(error) => {
@@ -112,7 +113,8 @@ impl Apps {
     }
 }
 
-/// On the next port, if somebody chose the gateway's (`is_fixed`) and the next one is free; else on any.
+/// Listens on the port after the gateway's if that is free and the gateway's is configured (`is_fixed`), else on any
+/// port.
 async fn beside(gateway: SocketAddr, is_fixed: bool) -> anyhow::Result<TcpListener> {
     if is_fixed
         && let Some(port) = gateway.port().checked_add(1)
@@ -150,7 +152,8 @@ fn answer(request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallib
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (HeaderName::from_static("x-dns-prefetch-control"), "off"),
-        // A process of its own, where the browser can: an App that never ends must not stop the console.
+        // Requests a separate process, where the browser supports it, so that an endless loop in an App does not block
+        // the console.
         (HeaderName::from_static("origin-agent-cluster"), "?1"),
     ];
     for (name, value) in all {
@@ -159,7 +162,7 @@ fn answer(request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallib
     Ok(response)
 }
 
-/// What an App declares (`_meta.ui.csp`).
+/// The declaration of an App (`_meta.ui.csp`).
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Declared {
@@ -169,7 +172,7 @@ struct Declared {
     base_uri_domains: Vec<String>,
 }
 
-/// The policy of the page, and of the App in it. `None`: the query does not say which page asks for it.
+/// The policy of the page and of the App in it. `None`: the query does not name the page that requests it.
 fn policy(uri: &Uri) -> Option<String> {
     let (mut host, mut declared) = (None, Declared::default());
     for (key, value) in url::form_urlencoded::parse(uri.query()?.as_bytes()) {
@@ -203,7 +206,8 @@ fn sources(domains: &[String]) -> String {
     sources.map(|source| format!(" {source}")).collect()
 }
 
-/// An origin as policies have it: `https://api.example.com`, `https://*.example.com`. Nothing of this machine or its network.
+/// An origin in the syntax of policies: `https://api.example.com`, `https://*.example.com`. `None` for addresses of
+/// this machine or its network.
 fn source(domain: &str) -> Option<String> {
     let (scheme, rest) = domain.split_once("://")?;
     let (wildcard, rest) = match rest.strip_prefix("*.") {
@@ -233,7 +237,7 @@ fn source(domain: &str) -> Option<String> {
     })
 }
 
-/// A name of the domain name system that is not this machine's own.
+/// Returns true for a domain name that does not belong to this machine or its network.
 fn is_name(name: &str) -> bool {
     let of = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     name.contains('.')

@@ -1,10 +1,11 @@
-//! The console: the page at `/`, which is a client of the REST API and of nothing else. Its source is `web/`.
+//! The console: the page at `/`, which uses only the REST API. Its source is `web/`.
 //!
-//! Invariants: the page needs no key, because it is the same for everybody; everything that it shows comes over the API, with the
-//! session of the browser (`signin`). It runs only scripts that are served here, adds styles only with the nonce of its response, makes no
-//! script out of text (trusted types), and is never framed. It frames the sandbox of Apps (`apps`) and nothing else. Files are in the binary, compressed (`build.rs`). Those in `assets/` have a
-//! digest in their name, so a browser keeps them for good; the page itself is fetched every time. Deliberately absent: knowledge of
-//! what the paths of pages mean. `web/` decides that, and shows its own page for those that lead nowhere.
+//! Invariants: the page needs no key, because it is the same for all users. All its data comes from the API, with the
+//! session of the browser (`signin`). It runs only scripts served here, adds styles only with the nonce of its
+//! response, creates no scripts from text (trusted types), and cannot be framed. It frames only the sandbox of Apps
+//! (`apps`). The files are in the binary, compressed (`build.rs`). Those in `assets/` have a digest in their name, so
+//! that browsers can cache them permanently; the page itself is fetched every time. Deliberately absent: knowledge of
+//! page paths. `web/` interprets them, and shows its own page for unknown ones.
 
 mod apps;
 
@@ -23,12 +24,12 @@ pub(crate) use self::apps::Apps;
 /// Path and gzip of each file of `web/dist`.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 const PAGE: &str = include_str!("../../../../web/dist/index.html");
-/// The place of the nonce in the page, for libraries that add styles.
+/// The placeholder of the nonce in the page, for libraries that add styles.
 const NONCE: &str = "{nonce}";
-/// Where it has the origin that Apps are drawn on.
+/// The placeholder of the origin for Apps.
 const APPS: &str = "{apps}";
 
-/// First parts of the console's paths; each of them answers with the page.
+/// First segments of the console's paths. All of them return the page.
 const PAGES: [&str; 11] = [
     "chat",
     "servers",
@@ -43,7 +44,7 @@ const PAGES: [&str; 11] = [
     "settings",
 ];
 
-/// `apps`: the origin that Apps are drawn on, if there is one.
+/// `apps`: the origin on which Apps are drawn, if available.
 pub(crate) fn router(apps: Option<&str>) -> Router {
     let apps: Arc<str> = apps.unwrap_or_default().into();
     let page = move || page(apps.clone());
@@ -79,7 +80,7 @@ async fn page(apps: Arc<str>) -> Response {
     (headers, PAGE.replace(NONCE, &nonce).replace(APPS, &apps)).into_response()
 }
 
-/// Always compressed: whatever runs the console takes gzip.
+/// Always compressed: every browser that runs the console accepts gzip.
 async fn file(uri: Uri, headers: HeaderMap) -> Response {
     let path = uri.path().trim_start_matches('/');
     let Some((path, compressed)) = FILES.iter().find(|(known, _)| *known == path) else {

@@ -1,23 +1,25 @@
-//! Which parts of an entry are secrets.
+//! Finds the secrets in an entry.
 //!
-//! A *literal* is a value that stands in the entry itself. `${NAME}` only names a variable and is never a secret. Literals are secrets
+//! A *literal* is a value that is written in the entry. `${NAME}` only refers to a variable and is never a secret.
+//! Literals are secrets
 //!
-//! - in `env` and `headers`, whatever they are called, and under keys such as `clientSecret`;
-//! - after an option, in a variable or in a header whose name says so: `--api-key=…`, `--token …`, `-e KEY=…`, `-H "Authorization: …"`;
+//! - in `env` and `headers`, whatever their names, and under keys such as `clientSecret`;
+//! - after an option, in a variable or in a header whose name indicates it: `--api-key=…`, `--token …`, `-e KEY=…`, `-H
+//!   "Authorization: …"`;
 //! - in a URL: the password, parameters with such a name, and random-looking parts of the address of a remote server;
-//! - where they begin as well-known tokens do (`sk-…`, `ghp_…`).
+//! - if they begin like well-known tokens (`sk-…`, `ghp_…`).
 
 use std::{collections::BTreeSet, ops::Range};
 
 use serde_json::Value;
 
-/// Marks a sealed literal in a row. Only characters that need no escaping in a URL, an argument or a header.
+/// Marks a sealed literal in a row. Contains only characters that need no escaping in a URL, an argument or a header.
 pub(super) const SEALED: &str = "~sealed1~";
 /// Objects whose values are all secrets.
 const HOLDERS: &[&str] = &["env", "envs", "environment", "headers", "http_headers"];
-/// Keys whose values are secrets though their names do not end in one of [`SECRET_ENDINGS`].
+/// Keys whose values are secrets although they do not end in one of [`SECRET_ENDINGS`].
 const SECRET_KEYS: &[&str] = &["assertion"];
-/// Keys that hold the address of a remote server.
+/// Keys that contain the address of a remote server.
 const URLS: &[&str] = &["url", "serverUrl", "httpUrl"];
 /// Words in the name of an option, a variable, a header or a parameter that make its value a secret.
 const SECRET_WORDS: &[&str] = &[
@@ -41,7 +43,7 @@ const SECRET_WORDS: &[&str] = &[
     "signature",
     "token",
 ];
-/// Endings of such names that are written in one word (`clientSecret`, `dbpassword`).
+/// The same for endings of names that are written in one word (`clientSecret`, `dbpassword`).
 const SECRET_ENDINGS: &[&str] = &[
     "token",
     "secret",
@@ -55,11 +57,11 @@ const SECRET_ENDINGS: &[&str] = &[
 ];
 /// Options whose value is a header.
 const HEADER_OPTIONS: &[&str] = &["-H", "--header", "--headers"];
-/// Options whose value is a variable, as those of `docker run`.
+/// Options whose value is a variable (`docker run`).
 const VARIABLE_OPTIONS: &[&str] = &["-e", "--env"];
-/// Options whose value is `user:password`, as those of `curl`.
+/// Options whose value is `user:password` (`curl`).
 const USER_OPTIONS: &[&str] = &["-u", "--user", "--proxy-user"];
-/// How well-known tokens begin.
+/// Prefixes of well-known tokens.
 const TOKEN_PREFIXES: &[&str] = &[
     "sk-",
     "sk_",
@@ -85,25 +87,25 @@ const TOKEN_PREFIXES: &[&str] = &[
     "tvly-",
     "fc-",
 ];
-/// Shortest text, in bytes, that is taken for a token because of how it begins.
+/// Minimum bytes of a text that counts as a token because of its prefix.
 const MIN_TOKEN_BYTES: usize = 16;
-/// Letters and digits in a row, in bytes, from which a part of an address counts as random.
+/// Minimum consecutive letters and digits for a part of an address to count as random.
 const MIN_RANDOM_BYTES: usize = 16;
-/// Words before a `${NAME}` that are no secrets.
+/// Words before a `${NAME}` that are not secrets.
 const SCHEMES: &[&str] = &["", "Bearer", "Basic", "Token", "token"];
 
 /// A secret in an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// JSON pointer to the value that it is, or is a part of.
+    /// JSON pointer to the value that is or contains the secret.
     pub(crate) pointer: String,
     /// The variable, header, option or key that it belongs to, if it has a name.
     pub(crate) name: Option<String>,
-    /// Whether its name or its form says that it is a secret. Values of `env` and `headers` are hidden without that.
+    /// Its name or its form indicates a secret. Other values of `env` and `headers` are hidden, too.
     pub(crate) is_evident: bool,
 }
 
-/// The secrets of an entry, in the order in which they stand.
+/// The secrets of an entry, in order.
 pub(crate) fn found(entry: &Value) -> Vec<Found> {
     let mut all = Vec::new();
     map(entry, &mut |literal| {
@@ -117,7 +119,8 @@ pub(crate) fn found(entry: &Value) -> Vec<Found> {
     all
 }
 
-/// The values of an entry that its server's logs and answers must not repeat. Other values of `env` and `headers` are too common for that.
+/// The secrets that the server's logs and responses must not contain. Other values of `env` and `headers` are too
+/// common to be redacted there.
 pub(crate) fn evident(entry: &Value) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     map(entry, &mut |literal| {
@@ -129,7 +132,7 @@ pub(crate) fn evident(entry: &Value) -> BTreeSet<String> {
     all
 }
 
-/// One secret, as [`map`] hands it out.
+/// One secret, as passed to the callback of [`map`].
 pub(super) struct Literal<'a> {
     pub(super) pointer: &'a str,
     pub(super) name: Option<&'a str>,
@@ -138,14 +141,14 @@ pub(super) struct Literal<'a> {
 }
 
 impl Literal<'_> {
-    /// Whether its name or its form says that it is a secret.
+    /// Returns true if its name or its form indicates a secret.
     fn is_evident(&self) -> bool {
         let names_one = |name| names_secret(name) || SECRET_KEYS.contains(&name);
         self.name.is_none_or(names_one) || is_token(self.text)
     }
 }
 
-/// A copy of an entry in which `replace` has replaced secrets; `None` leaves one as it is.
+/// A copy of an entry in which `replace` has replaced secrets; `None` leaves one unchanged.
 pub(super) fn map(
     value: &Value,
     replace: &mut impl FnMut(&Literal<'_>) -> Option<String>,
@@ -154,7 +157,7 @@ pub(super) fn map(
     walk(value, &mut pointer, Place::default(), replace)
 }
 
-/// What is known of a value from where it stands.
+/// The context of a value in the entry.
 #[derive(Clone, Copy, Default)]
 struct Place<'a> {
     is_secret: bool,
@@ -257,7 +260,7 @@ fn key_is_secret(key: &str, value: &Value) -> bool {
         || (is_text && SECRET_ENDINGS.iter().any(|ending| folded.ends_with(ending)))
 }
 
-/// Whether an option, a variable, a header or a parameter of this name has a secret as its value.
+/// Returns true if an option, a variable, a header or a parameter with this name contains a secret.
 pub(super) fn names_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let mut words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -268,7 +271,7 @@ fn ends_in_secret(word: &str) -> bool {
     SECRET_ENDINGS.iter().any(|ending| word.ends_with(ending))
 }
 
-/// Whether the argument after this option is a secret.
+/// Returns true if the argument after this option is a secret.
 fn option_is_secret(option: &str) -> bool {
     option.starts_with('-') && !option.contains(['=', ' ']) && names_secret(option)
 }
@@ -280,7 +283,7 @@ struct Part<'t> {
     name: Option<&'t str>,
 }
 
-/// The secrets in an argument or a URL, in order and apart from each other. `option` is the argument before it.
+/// The secrets in an argument or a URL, in order and without overlaps. `option` is the argument before it.
 fn secret_parts<'t>(text: &'t str, option: Option<&str>, is_url: bool) -> Vec<Part<'t>> {
     let mut scan = Scan {
         text,
@@ -317,13 +320,13 @@ fn secret_parts<'t>(text: &'t str, option: Option<&str>, is_url: bool) -> Vec<Pa
     parts
 }
 
-/// `NAME=…`: the name, and where the value begins.
+/// `NAME=…`: the name, and the offset of the value.
 fn assignment(text: &str) -> Option<(&str, usize)> {
     let at = text.find(['=', '/', '?', ' ', ':', '"', '\''])?;
     text[at..].starts_with('=').then(|| (&text[..at], at + 1))
 }
 
-/// `NAME: …`: the name, and where the value begins.
+/// `NAME: …`: the name, and the offset of the value.
 fn header(text: &str) -> Option<(&str, usize)> {
     let (name, value) = text.split_once(':')?;
     let is_name = !name.is_empty()
@@ -345,7 +348,7 @@ impl<'t> Scan<'t> {
         self.parts.push(Part { range, name });
     }
 
-    /// What follows `from`, as one value.
+    /// Scans the text from `from` on as one value.
     fn value(&mut self, from: usize) {
         let rest = &self.text[from..];
         if let Some((name, at)) = assignment(rest) {
@@ -363,7 +366,7 @@ impl<'t> Scan<'t> {
         self.words(from);
     }
 
-    /// What follows `from`, word by word: a command line for a shell, for instance.
+    /// Scans the text from `from` on word by word, such as a command line for a shell.
     fn words(&mut self, from: usize) {
         let text = self.text;
         let is_end = |letter: char| letter.is_whitespace() || "\"'`;,()".contains(letter);
@@ -381,7 +384,7 @@ impl<'t> Scan<'t> {
                 continue;
             }
             if let Some(name) = bare.strip_suffix(':').filter(|name| names_secret(name)) {
-                // A header within a longer text: its value goes on to the quote that ends it.
+                // A header within a longer text. Its value extends to the closing quote.
                 let tail = &text[range.end..];
                 let end = tail.find(['"', '\'']).unwrap_or(tail.len());
                 let value = tail[..end].trim_start();
@@ -423,7 +426,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// The authority of a URL and what follows it.
+    /// Scans the authority of a URL and the rest of it.
     fn url(&mut self, range: Range<usize>) {
         let text = self.text;
         let of = |at: usize, ends: &[char]| {
@@ -462,12 +465,12 @@ impl<'t> Scan<'t> {
     }
 }
 
-/// Whether a word begins as well-known tokens do.
+/// Returns true if a word begins like a well-known token.
 fn is_token(word: &str) -> bool {
     word.len() >= MIN_TOKEN_BYTES && TOKEN_PREFIXES.iter().any(|start| word.starts_with(start))
 }
 
-/// Whether a part of an address looks as if nobody had chosen it: a UUID, or a long row of letters and digits.
+/// Returns true for a part of an address that looks generated: a UUID, or a long run of letters and digits.
 fn is_random(part: &str) -> bool {
     let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let lengths: Vec<usize> = part.split('-').map(str::len).collect();
@@ -481,7 +484,7 @@ fn is_random(part: &str) -> bool {
         })
 }
 
-/// The address of a remote server without its secrets: fit for lists.
+/// The address of a remote server without its secrets, for lists.
 pub(crate) fn masked_url(url: &str) -> String {
     let mut masked = url.to_owned();
     for part in secret_parts(url, None, true).into_iter().rev() {
@@ -490,7 +493,7 @@ pub(crate) fn masked_url(url: &str) -> String {
     masked
 }
 
-/// Whether a value says something itself, besides naming variables.
+/// Returns true if a value contains more than references to variables.
 pub(super) fn is_literal(value: &Value) -> bool {
     let Some(text) = value.as_str() else {
         return !value.is_null();

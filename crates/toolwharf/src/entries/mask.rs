@@ -1,11 +1,11 @@
-//! Entries as they are shown, and what a masked entry that is saved stands for.
+//! Masks the secrets of entries that are shown, and restores them when a masked entry is saved.
 //!
-//! A masked value is kept only if the secret goes where it went before:
+//! A masked value is restored only if the secret goes to the same place and server as before:
 //!
-//! - *Place*: it stands in the same field, or in the same argument after the same option.
-//! - *Origin*: the server is the same. For a remote server that is scheme, host and port of its URL; for a launched one the program,
-//!   the image, the working directory and the arguments that say what is run. Secrets of a `login` are also sent to its issuer, so that
-//!   the issuer must not change either.
+//! - *Place*: it is in the same field, or in the same argument after the same option.
+//! - *Origin*: the server is the same. For a remote server that is scheme, host and port of its URL; for a launched one
+//!   the program, the image, the working directory and the arguments that say what is run. Secrets of a `login` are
+//!   also sent to its issuer, so the issuer must not change either.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,22 +18,23 @@ use super::{
     seal::refuse_sealed,
 };
 
-/// What is shown in the place of a secret.
+/// The text shown in place of a secret.
 pub(super) const MASK: &str = "•••";
-/// How long the shortest difference is looked for; then a longer one does.
+/// Time limit of the search for the shortest difference. After that, a longer one is returned.
 const DIFF_TIME: Duration = Duration::from_millis(200);
-/// Programs that are told by any of their arguments what they run. The others are told by the first that is no option.
+/// Programs for which any argument may say what they run. For all others it is the first argument that is not an
+/// option.
 const RUNNERS: &[&str] = &[
     "bash", "bun", "cargo", "cmd", "deno", "docker", "dotnet", "env", "go", "nerdctl", "npm",
     "pnpm", "podman", "sh", "ssh", "sudo", "uv", "yarn", "zsh",
 ];
 
-/// An entry as it is shown: without its secrets.
+/// An entry with its secrets masked, for display.
 pub(crate) fn masked(entry: &Value) -> Value {
     literal::map(entry, &mut |_| Some(MASK.to_owned()))
 }
 
-/// The difference of two entries as they are shown. A secret that changes is marked `(another)`.
+/// The difference between two masked entries. A changed secret is marked `(another)`.
 pub(crate) fn difference(before: &Value, after: &Value) -> String {
     let mut known: HashMap<String, Vec<String>> = HashMap::new();
     literal::map(before, &mut |secret| {
@@ -63,10 +64,10 @@ pub(crate) fn difference(before: &Value, after: &Value) -> String {
         .to_string()
 }
 
-/// An entry as it was sent, with the secrets of the one `before` where they were sent back masked. `None`: there is no such entry yet.
+/// A submitted entry in which masked values are replaced by the secrets of `before`. `None`: no such entry exists yet.
 ///
 /// # Errors
-/// Masked values that are not kept, each with the way out.
+/// Masked values that cannot be restored, each with a way out.
 pub(crate) fn restored(given: Value, before: Option<&Value>) -> Result<Value, Vec<Wrong>> {
     refuse_sealed(&given)?;
     if !has_mask(&given) {
@@ -86,10 +87,10 @@ pub(crate) fn restored(given: Value, before: Option<&Value>) -> Result<Value, Ve
     }
 }
 
-/// The manifest of a product, in which each server is an entry of its own.
+/// Like [`restored`], for the manifest of a product, in which each server is a separate entry.
 ///
 /// # Errors
-/// As [`restored`].
+/// See [`restored`].
 pub(crate) fn manifest_restored(
     mut given: Value,
     before: Option<&Value>,
@@ -159,16 +160,16 @@ fn has_mask(value: &Value) -> bool {
 }
 
 struct Restoring<'a> {
-    /// The entry as it is kept, and as it is shown.
+    /// The stored entry, and its masked form.
     before: Option<(&'a Value, Value)>,
-    /// Why the entry is of another server than before, if it is.
+    /// Set if the entry is for another server than before; says why.
     moved: Option<String>,
     moved_login: Option<String>,
     wrong: Vec<Wrong>,
 }
 
 impl Restoring<'_> {
-    /// `option`: the argument before this one, as it was sent.
+    /// `option`: the submitted argument before this one.
     fn value(&mut self, given: Value, at: &str, option: Option<&Value>, is_login: bool) -> Value {
         match given {
             Value::Object(members) => {
@@ -201,7 +202,7 @@ impl Restoring<'_> {
         }
     }
 
-    /// The value that stood at this place, if that is what was shown.
+    /// The stored value at this place, if it was shown as `text`.
     fn kept(
         &self,
         text: &str,
@@ -210,9 +211,8 @@ impl Restoring<'_> {
         is_login: bool,
     ) -> Result<Value, String> {
         const WAY_OUT: &str = "write the value again, or `${NAME}`";
-        let nothing = || {
-            format!("`{MASK}` stands for a value that is kept, and there is none here: {WAY_OUT}")
-        };
+        let nothing =
+            || format!("`{MASK}` stands for a stored value, but there is none here: {WAY_OUT}");
         let (before, shown) = self.before.as_ref().ok_or_else(nothing)?;
         let kept = before.pointer(at).ok_or_else(nothing)?;
         let is_same = shown.pointer(at).and_then(Value::as_str) == Some(text);
@@ -220,7 +220,7 @@ impl Restoring<'_> {
             let before_it = index.parse::<usize>().ok()?.checked_sub(1)?;
             shown.pointer(list)?.as_array()?.get(before_it)
         });
-        // An argument may be masked because of the option before it: that must be the same one.
+        // An argument may be masked because of the option before it, which must then be the same.
         let is_option = |value: &Value| value.as_str().is_some_and(|text| text.starts_with('-'));
         let is_moved = option != follows && [option, follows].into_iter().flatten().any(is_option);
         if !is_same || kept.as_str() == Some(text) || is_moved {
@@ -237,7 +237,7 @@ impl Restoring<'_> {
     }
 }
 
-/// How an entry came to be of another server, if it did.
+/// Describes the change if the entry is for another server than before.
 fn moved(before: &Value, after: &Value) -> Option<String> {
     let (old, new) = (origin(before), origin(after));
     if old == new {
@@ -253,12 +253,12 @@ fn moved(before: &Value, after: &Value) -> Option<String> {
     };
     let (old, new) = (shown(&old), shown(&new));
     Some(match old == new {
-        true => format!("what {old} runs, or where, is changed"),
+        true => format!("{old} now runs something else, or elsewhere"),
         false => format!("{old} became {new}"),
     })
 }
 
-/// The server that an entry is of, as far as secrets go.
+/// The identity of an entry's server, for the purpose of secrets.
 fn origin(entry: &Value) -> Value {
     let entry = match entry.get("config") {
         Some(config @ Value::Object(_)) => config,
@@ -314,7 +314,7 @@ fn host(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-/// How the issuer that secrets of a `login` go to became another one, if it did.
+/// Describes the change if the issuer that receives the secrets of a `login` is another one than before.
 fn moved_login(before: &Value, after: &Value) -> Option<String> {
     let issuers = |entry: &Value| {
         let entry = match entry.get("config") {

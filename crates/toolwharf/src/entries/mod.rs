@@ -1,10 +1,10 @@
-//! Server entries on their way into and out of the database, and to whoever asks for them.
+//! Server entries on their way into and out of the database, and in responses.
 //!
-//! [`literal`] decides which parts of an entry are secrets. [`mask`] hides those parts in everything that is shown, and puts them
-//! back when a masked entry is saved. [`seal`] encrypts them in the rows of the database.
+//! [`literal`] decides which parts of an entry are secrets. [`mask`] hides those parts in everything that is shown, and
+//! restores them when a masked entry is saved. [`seal`] encrypts them in the rows of the database.
 //!
-//! Invariants: an entry leaves the gateway only through [`masked`] or [`difference`]. A masked value is kept only while the server
-//! it was given for and its place in the entry stay the same. No function here logs a value.
+//! Invariants: an entry leaves the gateway only through [`masked`] or [`difference`]. A masked value is restored only
+//! while its server and its place in the entry stay the same. No function here logs a value.
 
 mod literal;
 mod mask;

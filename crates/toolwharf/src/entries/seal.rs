@@ -1,11 +1,11 @@
-//! Secrets of entries as the rows of the database hold them: sealed in place.
+//! Encrypts the secrets of entries in the rows of the database, in place.
 //!
-//! A secret in an entry is replaced by [`SEALED`] and the ciphertext. The key is the installation's (the one for sign-ins, which the
-//! master key wraps), so that rotating the master key covers it. The ciphertext is bound to its owner and its place in the entry: it opens
-//! nowhere else. References (`${NAME}`) stay as they are.
+//! A secret in an entry is replaced by [`SEALED`] and the ciphertext. The key is the installation's (the one for
+//! sign-ins, which the master key wraps), so that rotating the master key covers it. The ciphertext is bound to its
+//! owner and its place in the entry and cannot be decrypted anywhere else. References (`${NAME}`) are not encrypted.
 //!
-//! Versions before this one do not know the mark. While a replica of such a version is running, nothing is sealed;
-//! [`migrate`] seals what was stored before as soon as the last one is gone.
+//! Earlier versions do not know the mark. While a replica of such a version runs, nothing is encrypted; [`migrate`]
+//! encrypts existing rows once the last one is gone.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use store::{ProductRow, ServerRow, Store, WorkspaceRow};
 use super::literal::{self, SEALED, escaped};
 use crate::sealed::{opened_text, sealed_text};
 
-/// From one attempt to seal what was stored before to the next.
+/// Interval between attempts to encrypt existing rows.
 const MIGRATE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Whose entry it is.
+/// The owner of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner<'a> {
     Server(&'a ProjectId, &'a ServerName),
@@ -44,16 +44,15 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// A sealed value that does not open: it was sealed with another key, or for another place.
+/// A sealed value that cannot be decrypted: it was sealed with another key, or for another place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the value at `{0}` is sealed and cannot be opened: set it again")]
 pub(crate) struct Closed(String);
 
-/// Seals and opens entries.
 #[derive(Clone, Copy)]
 pub(crate) struct Sealing<'k> {
     key: &'k DataKey,
-    /// Whether every gateway on the database knows what is sealed.
+    /// Set if every gateway on the database understands sealed values.
     is_known: bool,
 }
 
@@ -62,13 +61,13 @@ impl<'k> Sealing<'k> {
         Self { key, is_known }
     }
 
-    /// Whether something in an entry is sealed.
+    /// Returns true if an entry contains sealed values.
     pub(crate) fn is_in(entry: &Value) -> bool {
         refuse_sealed(entry).is_err()
     }
 
-    /// The entry as a row holds it. Secrets that are sealed in `before` already stay as they are there, so that an entry that is saved
-    /// unchanged stays the same.
+    /// The entry as stored in a row. Secrets that are sealed in `before` keep their ciphertext, so that saving an
+    /// unchanged entry changes nothing.
     pub(crate) fn seal(&self, owner: Owner<'_>, entry: &Value, before: Option<&Value>) -> Value {
         if !self.is_known {
             return entry.clone();
@@ -91,7 +90,7 @@ impl<'k> Sealing<'k> {
         })
     }
 
-    /// The entry with what is sealed in it opened.
+    /// The entry with its sealed values decrypted.
     ///
     /// # Errors
     /// [`Closed`]
@@ -154,7 +153,6 @@ impl<'k> Sealing<'k> {
     }
 }
 
-/// The sealed values in a text.
 fn marks(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices(SEALED).map(|(at, _)| {
         let sealed = &text[at + SEALED.len()..];
@@ -165,7 +163,8 @@ fn marks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Refuses an entry from outside that contains sealed values: somebody would put what they must not read where it is sent to them.
+/// Refuses a submitted entry with sealed values. Otherwise a user could move a secret that they must not read to a
+/// place from which it is sent to them.
 ///
 /// # Errors
 /// The places.
@@ -194,7 +193,8 @@ pub(super) fn refuse_sealed(entry: &Value) -> Result<(), Vec<Wrong>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Seals what earlier versions have stored as plain text, once no replica of such a version is left. Ends when that is done.
+/// Seals the secrets that earlier versions stored as plain text, once no replica of such a version is left. Returns
+/// when that is done.
 pub(crate) async fn migrate<'k>(store: &Store, key: impl AsyncFn() -> anyhow::Result<&'k DataKey>) {
     let mut tick = tokio::time::interval(MIGRATE_INTERVAL);
     loop {
@@ -207,7 +207,7 @@ pub(crate) async fn migrate<'k>(store: &Store, key: impl AsyncFn() -> anyhow::Re
     }
 }
 
-/// Whether everything is sealed now.
+/// Returns true once everything is sealed.
 async fn sealed_all<'k>(
     store: &Store,
     key: &impl AsyncFn() -> anyhow::Result<&'k DataKey>,
@@ -220,7 +220,7 @@ async fn sealed_all<'k>(
     let mut is_done = true;
     let mut note = |changed: bool| match changed {
         true => count += 1,
-        // The row was changed since it was read.
+        // The row changed after it was read.
         false => is_done = false,
     };
     for ServerRow {
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(sealed["headers"]["Y"], "${Y}");
         let opened = sealing.open(owner, &sealed).expect("it opens");
         assert_eq!(opened, entry);
-        // A sealed value is masked like any secret, and is sealed only once.
+        // A sealed value is masked like any secret, and is not sealed twice.
         assert_eq!(super::super::masked(&sealed), super::super::masked(&entry));
         assert_eq!(sealing.seal(owner, &sealed, None), sealed);
         assert_eq!(sealing.seal(owner, &entry, Some(&sealed)), sealed);

@@ -1,7 +1,7 @@
-//! Batches of JSON-RPC messages, which exist in 2025-03-26 only.
+//! JSON-RPC batches, which exist only in protocol version 2025-03-26.
 //!
-//! A batch is bounded in its messages and in the bytes of its answers: a small body can ask for any number of long
-//! lists. Answers are written in the order in which they come, as the specification allows.
+//! The number of messages and the total size of the responses are limited, since a small body can request any number of
+//! long lists. Responses are written in the order in which they become ready, as the specification allows.
 
 use std::{future, sync::Arc};
 
@@ -18,15 +18,15 @@ use super::{
 };
 use crate::auth::{Principal, Role};
 
-/// Messages of one batch.
+/// Maximum messages in one batch.
 const MAX_MESSAGES: usize = 256;
-/// Requests of one batch that are answered at a time.
-const AT_A_TIME: usize = 32;
-/// Bytes of all answers to one batch, save the errors that stand for what finds no room.
-const ANSWER_BYTES: usize = 16 << 20;
+/// Maximum requests of one batch that are answered concurrently.
+const MAX_CONCURRENT_REQUESTS: usize = 32;
+/// Maximum total bytes of the responses to one batch. Error responses that replace a response for lack of room are not
+/// counted.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 impl Front {
-    /// Answers a batch.
     pub(super) async fn batch(
         self: Arc<Self>,
         headers: &HeaderMap,
@@ -92,11 +92,11 @@ impl Front {
         if answers.is_empty() {
             return Ok(empty(StatusCode::ACCEPTED));
         }
-        let mut answers = stream::iter(answers).buffer_unordered(AT_A_TIME);
+        let mut answers = stream::iter(answers).buffer_unordered(MAX_CONCURRENT_REQUESTS);
         let mut out = BytesMut::new();
         while let Some((id, answer)) = answers.next().await {
             out.extend_from_slice(if out.is_empty() { b"[" } else { b"," });
-            if out.len() + answer.len() <= ANSWER_BYTES {
+            if out.len() + answer.len() <= MAX_RESPONSE_BYTES {
                 out.extend_from_slice(&answer);
             } else {
                 out.extend_from_slice(no_room(&id).text());
@@ -107,10 +107,10 @@ impl Front {
     }
 }
 
-/// What stands for an answer that finds no room in the batch's.
+/// The error that replaces a response for which the batch response has no room.
 fn no_room(id: &[u8]) -> Frame {
     let what = format!(
-        "the answers to one batch have at most {ANSWER_BYTES} bytes: send this request by itself"
+        "the responses to one batch are limited to {MAX_RESPONSE_BYTES} bytes: send this request by itself"
     );
     Frame::error(id, &RpcError::new(error::INTERNAL_ERROR, what))
 }

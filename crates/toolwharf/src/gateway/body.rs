@@ -1,4 +1,4 @@
-//! Response bodies: a text, or the events of one request.
+//! Response bodies: a complete text, or the events of one request.
 
 use std::{
     convert::Infallible,
@@ -18,25 +18,23 @@ use tokio_util::{sync::WaitForCancellationFutureOwned, task::AbortOnDropHandle};
 
 use super::shares::Share;
 
-/// How long a stream is silent at most: proxies in between cut what looks dead, and a dead client is noticed.
+/// Maximum silence on a stream. Keep-alives stop proxies from closing the connection and reveal dead clients.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(25);
 
-/// The request's future: its answer.
+/// The future that computes the response to a request.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// A response body.
 pub(crate) enum Body {
     Text(Option<Bytes>),
-    /// Pieces that go out as they are, the next one last.
+    /// Pieces sent as they are, in reverse order (the next one is last).
     Pieces(Vec<Bytes>),
     Events(Box<Events>),
     Other(axum::body::Body),
-    /// The same, until its share is over.
+    /// Like `Other`, but ends when its share is revoked.
     Shared(Box<(axum::body::Body, Until)>),
 }
 
 impl Body {
-    /// The response to one request.
     pub(crate) fn answer(answer: Answer) -> Self {
         let [first, shared, last] = answer.pieces();
         if shared.is_empty() {
@@ -46,7 +44,7 @@ impl Body {
         }
     }
 
-    /// A stream of our own routes that ends with its share.
+    /// A stream from the gateway's other routes, which ends when its share is revoked.
     pub(crate) fn shared(body: axum::body::Body, share: Share) -> Self {
         Self::Shared(Box::new((body, Until::new(share))))
     }
@@ -57,7 +55,7 @@ impl Body {
     }
 }
 
-/// The share of an open stream, which says when it is over.
+/// Ends an open stream when its share is revoked.
 pub(crate) struct Until {
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     _share: Share,
@@ -76,7 +74,7 @@ impl Until {
     }
 }
 
-/// The event stream of one request: what belongs to it, then its answer.
+/// The event stream of one request: its messages, then its response.
 pub(crate) struct Events {
     source: Source,
     until: Option<Until>,
@@ -84,7 +82,7 @@ pub(crate) struct Events {
 }
 
 enum Source {
-    /// Of a legacy session, which decides what becomes of the request when the connection goes.
+    /// Of a legacy session. The session decides whether the request continues after a disconnect.
     Session(Reader),
     /// Dropping it cancels the request (2026-07-28 basic/transports/streamable-http "Cancellation").
     Request {
@@ -94,7 +92,7 @@ enum Source {
     },
 }
 
-/// What a stream ends with, if with anything, and what that takes until it is read.
+/// The response that ends a stream, if any, with its memory charge until it is read.
 pub(crate) type Unread = (Option<Bytes>, Option<Charge>);
 
 impl Events {
@@ -102,7 +100,7 @@ impl Events {
         Self::new(Source::Session(reader))
     }
 
-    /// `answer` is there if the request is done.
+    /// `answer` is set if the request is done already.
     pub(crate) fn of_request(
         outbox: Arc<Outbox>,
         answering: Option<AbortOnDropHandle<Unread>>,
@@ -123,7 +121,7 @@ impl Events {
         }
     }
 
-    /// Ends the stream with its share.
+    /// Ends the stream when its share is revoked.
     pub(crate) fn until(mut self, share: Share) -> Self {
         self.until = Some(Until::new(share));
         self
@@ -151,7 +149,7 @@ impl Events {
     }
 }
 
-/// What comes next of a request: all that came before the answer, then that.
+/// The next event of a request: all messages that precede the response, then the response.
 pub(super) fn poll_request(
     outbox: &Outbox,
     answering: &mut Option<AbortOnDropHandle<Unread>>,
@@ -162,7 +160,7 @@ pub(super) fn poll_request(
         && let Poll::Ready(done) = Pin::new(task).poll(cx)
     {
         *answering = None;
-        // No answer of a task that was ended with the product: the stream ends without one, too.
+        // A task aborted at shutdown has no response: the stream ends without one.
         *answer = done.ok();
     }
     if let Poll::Ready(Some((_, message))) = outbox.poll_next(cx) {
@@ -188,7 +186,7 @@ impl http_body::Body for Body {
             Self::Events(events) => events
                 .poll_event(cx)
                 .map(|event| event.map(|event| Ok(Frame::data(event)))),
-            // A body of our own routes: what fails in it can only end it.
+            // A body from the gateway's other routes. An error can only end it.
             Self::Other(body) => Pin::new(body)
                 .poll_frame(cx)
                 .map(|frame| frame.and_then(Result::ok).map(Ok)),

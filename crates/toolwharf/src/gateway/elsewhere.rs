@@ -1,8 +1,9 @@
 //! Servers that one replica runs and the others reach through it.
 //!
-//! To the others it is a server of 2026-07-28 at its internal listener, under the native names and with all that it has: what is switched
-//! off, kept back or renamed, who may call, for how long, and the record of a call are the affair of the replica that the
-//! client came to. Orders (start, stop, restart) go the same way. Deliberately absent: instances of a session's or a person's own, which are where their server is.
+//! The others see a server of protocol version 2026-07-28 at the internal listener, with native names and without any
+//! filtering. The replica that the client connected to applies tool settings (disabled, withheld, renamed), permissions and
+//! deadlines, and writes the audit record. Orders (start, stop, restart) take the same way. Deliberately absent:
+//! instances of a single session or person. They run on the replica that their server belongs to.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use store::{Home, ReplicaRow, Store};
 
 use super::{
     Body, Front,
-    forward::BESIDE,
+    forward::BESIDE_PREFIX,
     guard::Refusal,
     http::{collect, empty, method_not_allowed, refusal, scope, unreadable},
     listener::Routes,
@@ -52,20 +53,20 @@ impl Sign for Way {
     }
 }
 
-/// What decides who runs registered servers.
+/// Decides which replica runs a registered server.
 pub(crate) struct Leases {
     pub(crate) peers: Arc<Peers>,
     pub(crate) gateway: Gateway,
     pub(crate) store: Store,
     /// The same for all replicas of the database.
     pub(crate) installation: Arc<str>,
-    /// Where the volumes are that this replica makes.
+    /// The host and data directory of volumes that this replica creates.
     pub(crate) home: Home,
 }
 
 impl Leases {
-    /// Why this replica may not begin to run a server that no other runs, if it is registered. What becomes of one that it runs, or has
-    /// stopped, it decides by itself.
+    /// Why this replica may not start a registered server that no other replica runs. Servers that it already runs, or
+    /// has stopped, are decided elsewhere.
     async fn hindrance(&self, server: &ServerSpec, lease: &str) -> Result<Option<String>, String> {
         if let Some(why) = &server.unusable {
             return Ok(Some(why.clone()));
@@ -82,9 +83,13 @@ impl Leases {
         let restart = server.restart.unwrap_or_default();
         let last = Last::from_word(&status).filter(|last| !last.starts_again(restart));
         Ok(match last {
-            Some(Last::ByHand) => Some("it was stopped by hand; start it to have it again".into()),
-            Some(Last::Finished) => Some("it has ended, and is not to be restarted".into()),
-            Some(Last::Failed) => Some("it has failed, and is not to be restarted".into()),
+            Some(Last::ByHand) => Some("it was stopped by hand; start it to use it".into()),
+            Some(Last::Finished) => {
+                Some("it has exited, and its restart policy does not restart it".into())
+            }
+            Some(Last::Failed) => {
+                Some("it has failed, and its restart policy does not restart it".into())
+            }
             Some(Last::Up) | None => home
                 .filter(|_| !self.follows(server))
                 .map(|home| far_from(&home)),
@@ -96,7 +101,7 @@ impl Leases {
         launch.is_none_or(|launch| self.gateway.runtimes().volumes_follow(launch))
     }
 
-    /// Takes the lease of a server whose volumes are here, or nowhere yet.
+    /// Takes the lease of a server whose volumes are here, or do not exist yet.
     async fn take(
         &self,
         server: &ServerSpec,
@@ -128,11 +133,11 @@ impl Leases {
     }
 }
 
-/// Why a server waits for its volumes.
+/// The message for a server that waits for its volumes.
 fn far_from(home: &Home) -> String {
     format!(
-        "its volumes are on host {} (data directory {}), and no gateway runs there: start it again, or register the server \
-         anew without them",
+        "its volumes are on host {} (data directory {}), where no gateway runs: start that gateway, or register the server \
+         again without them",
         home.host, home.installation
     )
 }
@@ -151,7 +156,7 @@ impl Gate for Leases {
         Box::pin(async move {
             let lease = lease_of(server);
             if server.unusable.is_some() {
-                // It may be usable at another replica: only this one may lack a secret.
+                // Another replica may be able to run it: perhaps a secret is missing only here.
                 Box::pin(self.peers.replica.give_back(&lease)).await;
             }
             let row = match Box::pin(self.hindrance(server, &lease)).await? {
@@ -201,18 +206,18 @@ impl Gate for Leases {
     }
 }
 
-/// What is saved of a server that somebody wants to run, and of one that nobody does.
+/// The stored status of a server that should run, and of one that was stopped.
 const REGISTERED: &str = "registered";
 const STOPPED: &str = "stopped";
-/// What paths of orders begin with; the rest is the order and the server's id.
-const ORDERS: &str = "/order/";
-/// How long an order is waited for. One that takes longer goes on by itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Path prefix of orders. The order and the server's id follow.
+const ORDERS_PREFIX: &str = "/order/";
+/// Timeout for an order to be accepted. A slower order still continues by itself.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn follow(server: &Server, order: Order) -> Result<(), String> {
-    match tokio::time::timeout(PATIENCE, server.command(order)).await {
+    match tokio::time::timeout(ORDER_TIMEOUT, server.command(order)).await {
         Ok(false) => Err(format!(
-            "server `{}` has too many orders to follow already; try again",
+            "too many orders are queued for server `{}`; try again",
             server.name()
         )),
         _ => Ok(()),
@@ -248,7 +253,7 @@ fn id_of(server: &ServerSpec) -> &str {
 }
 
 impl Front {
-    /// Answers another replica that asks for itself, on behalf of a principal.
+    /// Answers a request that another replica makes itself, on behalf of a principal.
     pub(super) async fn answer_replica(
         self: Arc<Self>,
         request: Request<Upload>,
@@ -256,7 +261,7 @@ impl Front {
         wire: Arc<Wire>,
         other: Arc<dyn Routes>,
     ) -> Response<Body> {
-        let answered = match request.uri().path().starts_with(BESIDE) {
+        let answered = match request.uri().path().starts_with(BESIDE_PREFIX) {
             true => self.answer_beside(request, &forwarded, wire, other).await,
             false => self.answer_about_server(request, &forwarded, wire).await,
         };
@@ -266,7 +271,7 @@ impl Front {
         }
     }
 
-    /// What it asks for beside MCP.
+    /// Answers a request of another replica outside MCP.
     async fn answer_beside(
         &self,
         request: Request<Upload>,
@@ -279,9 +284,13 @@ impl Front {
         let text = body.counted(text);
         Self::check_forwarded(Some(forwarded), &text)?;
         let caller = forwarded.caller.clone().unwrap_or_default();
-        // What they may do, that replica has checked.
+        // The other replica has checked what the caller may do.
         let who = Arc::new(Principal::new(caller, Role::Admin, None));
-        let path = parts.uri.path().strip_prefix(BESIDE).unwrap_or_default();
+        let path = parts
+            .uri
+            .path()
+            .strip_prefix(BESIDE_PREFIX)
+            .unwrap_or_default();
         let uri = Uri::try_from(path).unwrap_or_default();
         let mut request = Request::new(text);
         *request.headers_mut() = parts.headers;
@@ -299,7 +308,7 @@ impl Front {
         if parts.method != Method::POST {
             return Ok(method_not_allowed());
         }
-        if let Some(about) = parts.uri.path().strip_prefix(ORDERS) {
+        if let Some(about) = parts.uri.path().strip_prefix(ORDERS_PREFIX) {
             Self::check_forwarded(Some(forwarded), b"")?;
             return self.follow_order(about).await;
         }
@@ -325,15 +334,15 @@ impl Front {
         }
     }
 
-    /// `about`: the order, and the id of a registered server or `PROJECT/NAME`.
+    /// `about`: the order, then the id of a registered server or `PROJECT/NAME`.
     async fn follow_order(&self, about: &str) -> Result<Response<Body>, Refusal> {
         let missing = |what: &str| refusal(StatusCode::NOT_FOUND, what);
         let (said, id) = about
             .split_once('/')
-            .ok_or_else(|| missing("this is no order"))?;
+            .ok_or_else(|| missing("the path contains no order"))?;
         let mut orders = [Order::Start, Order::Stop, Order::Restart].into_iter();
         let order = orders.find(|order| word(*order) == said);
-        let order = order.ok_or_else(|| missing("there is no such order"))?;
+        let order = order.ok_or_else(|| missing("unknown order"))?;
         let fleet = self.gateway.fleet();
         let server = match id.split_once('/') {
             Some((owner, name)) => key(owner, name).and_then(|key| fleet.get(&key).cloned()),
@@ -345,10 +354,10 @@ impl Front {
         Ok(empty(StatusCode::NO_CONTENT))
     }
 
-    /// Has a server follow an order on whichever replica runs it.
+    /// Sends an order to the replica that runs the server.
     ///
     /// # Errors
-    /// Why it does not, with the way out.
+    /// Why the order failed, and what to do about it.
     pub(crate) async fn order(
         &self,
         who: &Principal,
@@ -374,7 +383,7 @@ impl Front {
                     (None, Some(owner)) => format!("{owner}/{name}"),
                     (id, _) => id.unwrap_or_default().to_owned(),
                 };
-                let uri = Uri::try_from(format!("{ORDERS}{}/{which}", word(order)));
+                let uri = Uri::try_from(format!("{ORDERS_PREFIX}{}/{which}", word(order)));
                 let uri = uri.map_err(|error| error.to_string())?;
                 let head = (&Method::POST, &uri, &HeaderMap::new());
                 let asked = peers.send(&peer, head, Bytes::new(), Some(&who.id));
@@ -387,14 +396,14 @@ impl Front {
         }
         let registered = server.spec.registered_as().filter(|_| self.peers.is_some());
         if let Some(id) = registered.filter(|_| order != Order::Stop) {
-            // Whichever replica takes it now may start it.
+            // Any replica that takes the lease now may start it.
             let store = self.projects.store();
             let asked = Box::pin(store.workspace_set_status(id, REGISTERED)).await;
             asked.map_err(|error| error.to_string())?;
         }
         follow(server, order).await?;
         if let Some(id) = registered.filter(|_| order == Order::Stop) {
-            // Also if no replica ran it.
+            // Also stored if no replica ran it.
             let store = self.projects.store();
             let stopped = Box::pin(store.workspace_set_status(id, STOPPED)).await;
             stopped.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Requests of sessions that another replica works on: sent there, and the answers as they come.
+//! Forwards requests for sessions of another replica, and relays the responses as they arrive.
 
 use std::{io, sync::Arc};
 
@@ -21,8 +21,8 @@ use super::{
 };
 use crate::auth::Principal;
 
-/// Headers of an answer that go along.
-const CARRIED: [http::HeaderName; 7] = [
+/// Response headers that are relayed.
+const RESPONSE_HEADERS: [http::HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
     header::CACHE_CONTROL,
@@ -32,14 +32,14 @@ const CARRIED: [http::HeaderName; 7] = [
     modern::SESSION_ID,
 ];
 
-/// What paths of requests between replicas begin with that are not MCP.
-pub(super) const BESIDE: &str = "/beside";
+/// Path prefix of requests between replicas that are not MCP.
+pub(super) const BESIDE_PREFIX: &str = "/beside";
 
-/// The head of a request that may have to be forwarded.
+/// Method, URI and headers of a request that may have to be forwarded.
 pub(super) type Head<'r> = (&'r Method, &'r Uri, &'r HeaderMap);
 
 impl Front {
-    /// Answers a request on the internal listener, where only other replicas are answered.
+    /// Answers a request on the internal listener, which serves other replicas only.
     pub(super) async fn answer_forwarded(
         self: Arc<Self>,
         request: Request<Upload>,
@@ -49,7 +49,7 @@ impl Front {
         const NONE: (StatusCode, &str) = (StatusCode::NOT_FOUND, "there are no replicas");
         const LEAVING: (StatusCode, &str) = (
             StatusCode::MISDIRECTED_REQUEST,
-            "this replica stops, and others go on with what it had",
+            "this replica is stopping; other replicas take over its sessions",
         );
         let opened = match &self.peers {
             Some(peers) => peers.open(request.headers()),
@@ -64,7 +64,7 @@ impl Front {
             built.map_err(|_| {
                 (
                     StatusCode::BAD_REQUEST,
-                    "this forwarded request is no request",
+                    "this forwarded request is malformed",
                 )
             })
         });
@@ -83,7 +83,7 @@ impl Front {
         }
     }
 
-    /// Checks that the body of a forwarded request is what was sealed.
+    /// Checks that the body of a forwarded request matches its sealed digest.
     pub(super) fn check_forwarded(
         forwarded: Option<&Forwarded>,
         body: &[u8],
@@ -97,8 +97,8 @@ impl Front {
         }
     }
 
-    /// Has the replica that works on the session answer; `None` if that is this one. `forwarded`: another replica
-    /// said so.
+    /// Forwards a request to the replica that owns the session; `None` if that is this one. `forwarded`: another
+    /// replica sent the request here.
     pub(super) fn forward<'a>(
         &'a self,
         head: Head<'a>,
@@ -118,8 +118,8 @@ impl Front {
         }))
     }
 
-    /// The same for what a client without a session comes back for: a call that waits for its input, or a task. One replica
-    /// has it, and it is lost with it.
+    /// Like [`Self::forward`], for a client without a session that returns to a call waiting for input, or to a task.
+    /// Only one replica has it; if that replica is lost, so is the call or task.
     pub(super) fn forward_return<'a>(
         &'a self,
         head: Head<'a>,
@@ -134,14 +134,15 @@ impl Front {
         }))
     }
 
-    /// Where the replica is that has the call on hold, or the task, that a request is about; `None`: this one has it, or nobody.
+    /// The address of the replica that holds the paused call or the task that the request refers to; `None` if it is
+    /// this replica, or unknown.
     pub(crate) fn place_elsewhere(&self, frame: &Frame) -> Option<String> {
         let peers = self.peers.as_ref()?;
         let address = self.seal.place(&engine::place_of(frame)?)?;
         (address != peers.address()).then_some(address)
     }
 
-    /// The same for a session of HTTP+SSE, which ends with the replica that opened it.
+    /// Like [`Self::forward`], for an HTTP+SSE session, which ends with the replica that opened it.
     pub(super) async fn forward_sse(
         &self,
         id: &str,
@@ -155,11 +156,11 @@ impl Front {
         Box::pin(self.forward_to(work, head, text, principal)).await
     }
 
-    /// Has another replica answer a request beside MCP, on behalf of somebody who may ask for it. `last` is the last event of a stream that breaks off.
-    /// `None`: it is not there.
+    /// Makes another replica answer a request outside MCP, on behalf of a principal that may make it. `last` builds the
+    /// final event of a stream that breaks off. Returns `None` if the replica is away.
     ///
     /// # Errors
-    /// It was lost while it worked on the request.
+    /// If the replica was lost while it worked on the request.
     pub(crate) async fn forward_beside(
         &self,
         address: &str,
@@ -168,7 +169,7 @@ impl Front {
         body: &Bytes,
         last: impl FnOnce(&str) -> Bytes,
     ) -> Option<Result<Response<Body>, String>> {
-        let uri = Uri::try_from(format!("{BESIDE}{path}")).ok()?;
+        let uri = Uri::try_from(format!("{BESIDE_PREFIX}{path}")).ok()?;
         let mut carried = HeaderMap::new();
         for name in [header::ACCEPT, header::CONTENT_TYPE] {
             if let Some(value) = headers.get(&name) {
@@ -205,10 +206,10 @@ impl Front {
         })
     }
 
-    /// The answer of whichever replica does this; `None`: that is this one.
+    /// Sends a request to the replica responsible for `work`; `None` if that is this one.
     ///
     /// # Errors
-    /// It was lost while it worked on the request.
+    /// If the replica was lost while it worked on the request.
     async fn sent(
         &self,
         work: Work<'_>,
@@ -229,7 +230,8 @@ impl Front {
         }
     }
 
-    /// The answer of another replica. A stream that breaks off with it ends with an event that says so, and anything else with an error.
+    /// Relays the response of another replica. If the replica is lost, a stream ends with an event that says so, any
+    /// other body with an error.
     fn relayed(
         &self,
         answer: Response<Incoming>,
@@ -268,7 +270,7 @@ impl Front {
         };
         let mut response = Response::new(body);
         *response.status_mut() = parts.status;
-        for name in CARRIED {
+        for name in RESPONSE_HEADERS {
             if let Some(value) = parts.headers.get(&name) {
                 response.headers_mut().insert(name, value.clone());
             }
@@ -281,7 +283,7 @@ impl Front {
     }
 }
 
-/// A body as it comes, which breaks off when the replica is lost that it comes from.
+/// Relays a body. It breaks off when its replica is lost.
 fn until_lost<B>(body: B, lost: CancellationToken, why: String) -> axum::body::Body
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
@@ -303,7 +305,7 @@ where
     axum::body::Body::new(StreamBody::new(frames))
 }
 
-/// An error as the answer to this message; `None` if the message is not a request that can have one.
+/// An error response to this message; `None` if the message is not a request that can have one.
 fn failure(text: &Bytes, why: &str) -> Option<Bytes> {
     let frame = Frame::parse(text.clone(), usize::MAX).ok()?;
     if frame.kind() != Kind::Request || frame.method() == method::INITIALIZE {
@@ -321,7 +323,7 @@ mod tests {
 
     type Parts = Vec<Result<Part<Bytes>, io::Error>>;
 
-    /// A body of these parts, which never ends by itself if it `hangs`.
+    /// A body of these parts. If it `hangs`, it never ends by itself.
     fn relayed(parts: Parts, hangs: bool, lost: &CancellationToken) -> axum::body::Body {
         let end = stream::pending().take(usize::from(hangs));
         let body = StreamBody::new(stream::iter(parts).chain(end));

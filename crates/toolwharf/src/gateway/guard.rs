@@ -1,5 +1,5 @@
-//! Who may speak to us at all: `Host`, `Origin`, and a key where one is needed
-//! (2026-07-28 basic/transports/streamable-http "Security & Endpoint").
+//! Access control of the listener: `Host`, `Origin`, and a key where one is required (2026-07-28
+//! basic/transports/streamable-http "Security & Endpoint").
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -11,29 +11,29 @@ use sha2::{Digest, Sha256};
 use super::http::PROJECT_ID;
 use crate::auth::{self, Identities, PAGE_SECRET, Principal, Refused, Role};
 
-/// The rules of one listener.
 #[derive(Clone)]
 pub(crate) struct Guard {
     hosts: BTreeSet<String>,
     origins: BTreeSet<String>,
-    /// On every address: which of the machine's own addresses a client names is not known beforehand.
+    /// Set if the listener binds to all addresses. Clients may then use any address of the machine, so any IP address
+    /// is accepted as host.
     any_ip: bool,
     identities: Arc<Identities>,
-    /// Whether MCP needs a key, too: where others than this machine's users can connect, or it is wanted.
+    /// MCP needs a key, too: other machines can connect, or the settings require it.
     closed: bool,
     anonymous: Arc<Principal>,
 }
 
-/// A refusal, as HTTP says it.
+/// A refusal as an HTTP response.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) error: RpcError,
-    /// How to get a token that is taken, as `WWW-Authenticate` says it.
+    /// The value of `WWW-Authenticate`, which says how to get a valid token.
     pub(crate) challenge: Option<HeaderValue>,
 }
 
-/// What decides of a request who makes it.
+/// The parts of a request that identify its caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'r> {
     method: &'r Method,
@@ -75,19 +75,19 @@ impl Guard {
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
             any_ip: address.is_unspecified(),
-            // Whoever sets up an issuer wants people to sign in; behind a proxy all connections come from loopback.
+            // An issuer means that users must sign in. Behind a proxy all connections come from loopback.
             closed: settings.require_key || !address.is_loopback() || identities.tokens.are_taken(),
             identities,
             anonymous: passer_by(engine::ANONYMOUS.into()),
         }
     }
 
-    /// Checks `Host` and `Origin`, against DNS rebinding, and that nothing is said twice that decides who asks for what:
-    /// whoever is in between may have looked at the other one.
+    /// Checks `Host` and `Origin` against DNS rebinding. Also rejects repeated headers that identify the caller or the
+    /// project: a proxy may have checked the other value.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         for name in [header::HOST, header::AUTHORIZATION, PROJECT_ID, PAGE_SECRET] {
             if headers.get_all(&name).iter().nth(1).is_some() {
-                let what = format!("header {name} is there more than once");
+                let what = format!("header {name} occurs more than once");
                 return Err(Refusal {
                     status: StatusCode::BAD_REQUEST,
                     error: RpcError::new(mcp::error::INVALID_REQUEST, what),
@@ -157,10 +157,11 @@ impl Guard {
         &self.identities
     }
 
-    /// Who asks for MCP. Everything of a session is bound to this.
+    /// The principal of an MCP request. Sessions are bound to it.
     ///
     /// # Errors
-    /// Without a living key or a good token where one is needed, and with one of ours that is not living everywhere.
+    /// If a valid key or token is required and missing. If the request has a Toolwharf key that is not valid, even
+    /// where no key is required.
     pub(crate) async fn principal(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(asked.headers) else {
             return if self.closed {
@@ -180,10 +181,10 @@ impl Guard {
         Ok(passer_by(format!("bearer:{digest}").into()))
     }
 
-    /// Whose key or token this is; for what always needs one.
+    /// The principal of a request that always needs a key or token.
     ///
     /// # Errors
-    /// Without a living key or a good token.
+    /// If a valid key or token is missing.
     pub(crate) async fn key(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(asked.headers) else {
             return self.browser(asked).await;
@@ -192,9 +193,10 @@ impl Guard {
         principal.ok_or_else(|| self.unauthorized(asked, Some(UNKNOWN_KEY)))
     }
 
-    /// Who signed in at the browser that asks, by its cookie and its page secret.
+    /// The user who signed in at this browser, identified by its cookie and its page secret.
     ///
-    /// Only a page of our own origin has the page secret. `Sec-Fetch-Site`, `Origin` and [`BY_SCRIPT`] are a second line of defence.
+    /// Only pages of the same origin have the page secret. `Sec-Fetch-Site`, `Origin` and [`BY_SCRIPT`] are a second
+    /// line of defence.
     async fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
         let who = self.identities.browser(asked.headers).await;
         let who = who.map_err(|refused| self.refusal(asked, refused))?;
@@ -217,12 +219,12 @@ impl Guard {
         })
     }
 
-    pub(crate) const NO_LINK: &str = "a link that signs in is only made where nobody can read along: on loopback, or with an https `public_url`";
+    pub(crate) const NO_LINK: &str = "sign-in links need a private connection: use the gateway on loopback, or set an https `public_url`";
 
     /// A link that signs one browser in as `who`, once; `None` where others could read it.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn link(&self, who: &Principal) -> store::Result<Option<String>> {
         let base = self.identities.tokens.base();
         if !is_private(base) {
@@ -232,7 +234,7 @@ impl Guard {
         Ok(Some(format!("{base}/sign-in#{secret}")))
     }
 
-    /// Whether a page of this gateway's own makes a request, by its `Origin`.
+    /// Returns true if a page of this gateway made the request, judging by its `Origin`.
     pub(crate) fn is_own_page(&self, headers: &HeaderMap) -> bool {
         let text = |name| {
             headers
@@ -244,7 +246,7 @@ impl Guard {
         is_of(origin, host) || origin.eq_ignore_ascii_case(self.identities.tokens.base())
     }
 
-    /// Whether this is an administrator's key, as far as it is known without asking anybody.
+    /// Returns true if the request has an administrator's key. Checks only keys in memory.
     pub(super) fn is_administrators(&self, headers: &HeaderMap) -> bool {
         let bearer = bearer(headers).and_then(|bearer| std::str::from_utf8(bearer).ok());
         let who = bearer.and_then(|bearer| self.identities.keys.identify(bearer));
@@ -279,7 +281,7 @@ impl Guard {
                 error: RpcError::new(
                     mcp::error::INVALID_REQUEST,
                     format!(
-                        "`{id}` is signed in, and no rule of `access` gives them a role here: ask an administrator"
+                        "`{id}` is signed in, but no rule in `access` grants a role here: ask an administrator"
                     ),
                 ),
                 challenge: None,
@@ -295,7 +297,7 @@ impl Guard {
         }
     }
 
-    /// Without a key or token, or with one that is refused, and why.
+    /// The refusal for a missing or invalid key or token.
     fn unauthorized(&self, asked: Asked<'_>, why: Option<&str>) -> Refusal {
         let error = match why {
             Some(_) => "error=\"invalid_token\", ",
@@ -312,7 +314,7 @@ impl Guard {
         }
     }
 
-    /// Where a client learns how to get a token (RFC 9728, section 5.1), and for which scopes; `None` without issuers.
+    /// Tells a client where to get a token (RFC 9728, section 5.1), and for which scopes; `None` without issuers.
     fn challenge(&self, asked: Asked<'_>, error: &str) -> Option<HeaderValue> {
         let tokens = &self.identities.tokens;
         if !tokens.are_taken() {
@@ -330,7 +332,7 @@ impl Guard {
     }
 }
 
-/// `WWW-Authenticate` of an answer.
+/// `WWW-Authenticate` of a response.
 pub(crate) fn challenge(
     status: StatusCode,
     challenge: Option<&HeaderValue>,
@@ -339,20 +341,22 @@ pub(crate) fn challenge(
     challenge.cloned().or(plain)
 }
 
-/// A header that only a script of the same origin can add to a request that changes something.
+/// A header that only a script of the same origin can add to a request.
 const BY_SCRIPT: &str = "x-requested-with";
-const FOREIGN_PAGE: &str = "a browser's sign-in counts for pages of this gateway only: changes need its `Origin` and the header \
+const FOREIGN_PAGE: &str = "a browser sign-in is valid only for pages of this gateway: changes need its `Origin` and the header \
                             X-Requested-With; programs send `Authorization: Bearer …`";
 const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's is in the data \
                       directory's `admin-token`, and `toolwharf key create` makes others";
-const NO_TOKEN: &str = "a token or a key is needed: sign in at the issuer that `WWW-Authenticate` leads to, or send `Authorization: \
+const NO_TOKEN: &str = "a token or a key is needed: sign in at the issuer named in `WWW-Authenticate`, or send `Authorization: \
                         Bearer twh_…` with a key of `toolwharf key create`";
-const UNKNOWN_KEY: &str = "this key opens nothing here: it is unknown, revoked or expired; `toolwharf key create` makes a new one";
+const UNKNOWN_KEY: &str =
+    "the key is unknown, revoked or expired; `toolwharf key create` makes a new one";
 
-/// Where the metadata of protected resources is (RFC 9728); the resource's path follows.
+/// Path of the metadata of protected resources (RFC 9728). The resource's path follows.
 pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// The path of the resource that a request is for; `None` for a message to a session, whose resource was named when it was opened.
+/// The path of the resource that a request is for; `None` for a message to a session, which named the resource when it
+/// was opened.
 fn resource(path: &str) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/%".contains(&byte);
     if path == "/message" {
@@ -367,12 +371,12 @@ fn resource(path: &str) -> Option<&str> {
     })
 }
 
-/// Somebody on this machine without a key: may use what there is.
+/// A local user without a key, with the permission to call tools.
 fn passer_by(id: Arc<str>) -> Arc<Principal> {
     Arc::new(Principal::new(id, Role::Call, None))
 }
 
-/// As bytes: a token has a thousand of them, and a call should not look at each more often than it must.
+/// As bytes: a token has about a thousand, and a call should not scan them more often than necessary.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(BEARER.len())?;
@@ -382,15 +386,15 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 const BEARER: &[u8] = b"bearer ";
 
-/// Whether a page of this origin came from this very host: our own page then, for the host's name was checked. The
-/// scheme may differ, since TLS may end at a proxy.
+/// Returns true if a page of this origin came from the host in the request, and thus from the gateway: the host name was checked. The
+/// scheme may differ, since a proxy may terminate TLS.
 fn is_of(origin: &str, host: &str) -> bool {
     let of = origin.strip_prefix("http://");
     let of = of.or_else(|| origin.strip_prefix("https://"));
     of.is_some_and(|of| !of.is_empty() && of.eq_ignore_ascii_case(host))
 }
 
-/// The host of `host` or `host:port`; `None` where anything else is in it, such as a user or a path.
+/// The host of `host` or `host:port`; `None` if the text contains anything else, such as a user or a path.
 fn host_name(text: &str) -> Option<&str> {
     let end = match text.strip_prefix('[') {
         Some(inner) => inner.find(']')? + 2,
@@ -405,7 +409,7 @@ fn host_name(text: &str) -> Option<&str> {
     (name.bytes().all(plain) && has_port).then_some(name)
 }
 
-/// Whether nobody can read along at that address.
+/// Returns true if others cannot read the traffic to this address.
 fn is_private(base: &str) -> bool {
     let Some((scheme, host)) = base.split_once("://") else {
         return false;

@@ -1,11 +1,10 @@
 //! Streamable HTTP for clients of both eras, on `/mcp`, `/mcp/{project}` and `/mcp/{project}/{server}`.
 //!
-//! A request is answered with JSON if nothing happens before its answer, and with an event stream from the
-//! first thing that does; always with a stream for a client that names it first in `Accept`. `-` stands for "no
-//! project" in a path that names a server.
+//! The response is JSON if the request produces no other message before it. Otherwise, or if the client lists it first
+//! in `Accept`, the response is an event stream. In a path that names a server, `-` means "no project".
 //!
-//! A modern request ends with its connection. A legacy one whose answer has begun as a stream does not: the stream
-//! is its session's ([`mcp::server::Reader`]), and a `GET` with `Last-Event-ID` takes it up again.
+//! A modern request is cancelled when its connection closes. A legacy request whose response has started to stream is
+//! not: the stream belongs to its session ([`mcp::server::Reader`]), and a `GET` with `Last-Event-ID` resumes it.
 
 mod collect;
 mod legacy;
@@ -48,22 +47,21 @@ pub(super) use self::{
     scope::{PROJECT_ID, scope},
 };
 
-/// Messages of one request that may wait for its reader.
+/// Limits of the queue of unread messages of one request.
 const REQUEST_BOUNDS: Bounds = Bounds {
     messages: 256,
     bytes: 8 << 20,
 };
 
-/// How often idle sessions are looked for.
-const REAP: Duration = Duration::from_secs(5);
+/// Interval between checks for idle sessions.
+const REAP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The MCP surfaces over HTTP.
 pub(crate) struct Front {
     pub(super) gateway: Gateway,
     pub(super) projects: Arc<Projects>,
     guard: Guard,
     pub(super) seal: Seal,
-    /// Other replicas, if there may be any.
+    /// The other replicas, if this gateway may have any.
     pub(super) peers: Option<Arc<Peers>>,
     pub(super) sessions: Sessions,
     pub(super) tasks: TaskTracker,
@@ -72,9 +70,9 @@ pub(crate) struct Front {
     streams: Arc<Shares>,
     most_connections: usize,
     stopping: std::sync::atomic::AtomicBool,
-    /// Requests of other replicas that are being answered.
+    /// Requests of other replicas in progress.
     forwarded: TaskTracker,
-    /// Other replicas have to go elsewhere.
+    /// Set when other replicas must send their requests elsewhere.
     leaving: std::sync::atomic::AtomicBool,
 }
 
@@ -110,12 +108,12 @@ impl Front {
         &self.gateway
     }
 
-    /// Connections at a time.
+    /// The connection limit.
     pub(super) fn most_connections(&self) -> usize {
         self.most_connections
     }
 
-    /// Ends the sessions and streams of keys that are revoked, and of people whose tokens have ended, for ever.
+    /// Permanently ends the sessions and streams of revoked keys, and of users whose tokens have expired.
     pub(crate) async fn follow_keys(&self) {
         loop {
             for principal in self.guard.identities().ended().await {
@@ -125,31 +123,31 @@ impl Front {
         }
     }
 
-    /// The share of an event stream that is to be opened.
+    /// Reserves a share for a new event stream.
     pub(super) fn stream_share(&self, principal: &Principal) -> Result<Share, Refusal> {
         let share = self.streams.take(&principal.id, self.most_connections);
         share.ok_or_else(|| {
-            let what = "this client has as many event streams open as it may (`max_connections`)";
+            let what =
+                "this client has used up its share of open event streams (`max_connections`)";
             refusal(StatusCode::SERVICE_UNAVAILABLE, what)
         })
     }
 
-    /// The event streams of all clients.
     pub(super) fn streams(&self) -> &Arc<Shares> {
         &self.streams
     }
 
-    /// What waits for all clients.
+    /// The unread messages of all clients.
     pub(crate) fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
     }
 
-    /// The body of a request on that connection.
+    /// Wraps the body of a request on that connection.
     pub(super) fn upload(self: &Arc<Self>, body: Incoming, wire: &Arc<Wire>) -> Upload {
         Upload::new(body, wire.clone(), self.clone())
     }
 
-    /// Room for a body that comes in pieces.
+    /// A memory reservation for a body that arrives in pieces.
     pub(super) fn hold(&self) -> Held {
         let limits = &self.gateway.settings().limits;
         Held::new(
@@ -163,14 +161,14 @@ impl Front {
         &self.guard
     }
 
-    /// Lets connections finish what they are at, then closes them.
+    /// Lets connections finish their current request, then closes them.
     pub(crate) fn stop(&self, over: &tokio_util::sync::CancellationToken) {
         self.stopping
             .store(true, std::sync::atomic::Ordering::Release);
         over.cancel();
     }
 
-    /// Sends other replicas elsewhere from now on, and waits until what they asked before is answered.
+    /// Refuses new requests of other replicas, and waits until their requests in progress are answered.
     pub(crate) async fn leave(&self) {
         self.leaving
             .store(true, std::sync::atomic::Ordering::Release);
@@ -182,7 +180,7 @@ impl Front {
         self.leaving.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// Counts a request of another replica for as long as the token is there.
+    /// Counts a request of another replica for the lifetime of the token.
     pub(super) fn counted(&self) -> TaskTrackerToken {
         self.forwarded.token()
     }
@@ -191,14 +189,14 @@ impl Front {
         self.stopping.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// Legacy sessions that are open.
+    /// The number of open legacy sessions.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Ends idle sessions, for ever.
+    /// Ends idle sessions in a loop.
     pub(crate) async fn reap(&self) {
-        let mut tick = tokio::time::interval(REAP);
+        let mut tick = tokio::time::interval(REAP_INTERVAL);
         loop {
             tick.tick().await;
             let settings = self.gateway.settings();
@@ -212,7 +210,7 @@ impl Front {
         self.sessions.end(&self.gateway, id).await;
     }
 
-    /// Whether a path is ours.
+    /// Returns true for MCP paths.
     pub(crate) fn owns(path: &str) -> bool {
         let first = path
             .strip_prefix('/')
@@ -220,7 +218,7 @@ impl Front {
         matches!(first, Some("mcp" | "sse" | "message"))
     }
 
-    /// Answers a request to one of our paths.
+    /// Answers a request to an MCP path.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Upload>,
@@ -255,7 +253,7 @@ impl Front {
     ) -> Result<Response<Body>, Refusal> {
         let forwarded = request.extensions().get::<Forwarded>().cloned();
         if forwarded.is_none() {
-            // Otherwise the replica that forwards it has checked that.
+            // For a forwarded request, the other replica has already checked this.
             self.guard.check(request.headers())?;
         }
         let principal = self.guard.principal(Asked::of(&request)).await?;

@@ -1,8 +1,8 @@
-//! Long streams without the HTTP machinery: a stream that says little should cost little.
+//! Long-lived streams, served without hyper to keep them cheap.
 //!
-//! hyper keeps read and write buffers of 8 KB each for every connection. A `GET` stream and `subscriptions/listen` send
-//! nothing for hours, so the connection is taken out of hyper ([`super::listener`]) and lives on as a socket, what it
-//! carries, and this loop.
+//! hyper keeps an 8 KB read buffer and an 8 KB write buffer for every connection. A `GET` stream or
+//! `subscriptions/listen` may send nothing for hours, so its connection is taken out of hyper ([`super::listener`]).
+//! Only a socket, the stream's state and this loop remain.
 
 use std::{fmt::Write as _, future::poll_fn, io, sync::Arc, task::Poll, time::Duration};
 
@@ -21,35 +21,35 @@ use tokio_util::sync::CancellationToken;
 
 use super::{body::KEEP_ALIVE, listen::Listening, shares::Share};
 
-/// A reader that takes nothing for so long is gone.
-const STALLED: Duration = Duration::from_secs(60);
+/// Write timeout. A client that reads nothing for this long counts as gone.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An event of fewer bytes is copied, so that it is one write.
-const COPIED: usize = 4 << 10;
+/// Events smaller than this are copied into one buffer, so that they need only one write.
+const COPY_BELOW_BYTES: usize = 4 << 10;
 
 /// A stream that takes a connection over.
 pub(crate) struct Takeover {
     pub(crate) stream: Source,
-    /// An event before all others, ready to send.
+    /// An encoded event to send before all others.
     pub(crate) opening: Option<Bytes>,
-    /// Of all streams. Revoked, this ends.
+    /// The stream's share of the event-stream limit. When it is revoked, the stream ends.
     pub(crate) share: Share,
     /// The session ends with the stream (HTTP+SSE).
     pub(crate) ends_session: bool,
-    /// Headers besides those of every event stream.
+    /// Headers to send in addition to the usual ones of an event stream.
     pub(crate) headers: Vec<(HeaderName, String)>,
 }
 
-/// Where the events of a stream come from.
+/// The origin of a stream's events.
 pub(crate) enum Source {
     /// A legacy session.
     Session(Reader),
-    /// A request of a modern client, which is over when the client is gone.
+    /// A request of a modern client. It is over when the client disconnects.
     Listen(Listening),
 }
 
 impl Source {
-    /// The next event, ready to send; `None` at the end.
+    /// The next event, encoded; `None` at the end.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -61,11 +61,11 @@ impl Source {
     }
 }
 
-/// Sends the stream's events until it, the client or the product is gone.
+/// Sends the stream's events until the stream, the client or the gateway ends.
 ///
 /// # Errors
-/// The socket's own, [`io::ErrorKind::TimedOut`] for a client that does not read, and
-/// [`io::ErrorKind::ConnectionAborted`] for one that was cut off, since others needed the memory.
+/// I/O errors of the socket; [`io::ErrorKind::TimedOut`] if the client does not read;
+/// [`io::ErrorKind::ConnectionAborted`] if the client was cut off because other clients needed the memory.
 pub(crate) async fn run(
     socket: &mut TcpStream,
     takeover: &mut Takeover,
@@ -85,7 +85,7 @@ pub(crate) async fn run(
         chunk(socket, account, opening).await?;
     }
     loop {
-        // Nothing is awaited with a buffer in hand: an idle stream holds none.
+        // No buffer is held across this await, so an idle stream uses none.
         let event = tokio::select! {
             event = takeover.stream.next() => event,
             () = gone(socket) => return Ok(()),
@@ -95,17 +95,19 @@ pub(crate) async fn run(
                 chunk(socket, account, b": \n\n").await?;
                 continue;
             }
-            // The other kind ends by itself, with an answer.
+            // A listen stream ends by itself, with a response.
             () = over.cancelled(), if matches!(takeover.stream, Source::Session(_)) => None,
         };
         let Some(event) = event else { break };
         chunk(socket, account, &event).await?;
     }
     write(socket, b"0\r\n\r\n").await?;
-    timeout(STALLED, socket.shutdown()).await.unwrap_or(Ok(()))
+    timeout(WRITE_TIMEOUT, socket.shutdown())
+        .await
+        .unwrap_or(Ok(()))
 }
 
-/// Waits until the client has closed. What it sends meanwhile is no request that could be answered here.
+/// Waits until the client has closed the connection. Any input is discarded: no further request can be answered on it.
 async fn gone(socket: &TcpStream) {
     loop {
         if socket.readable().await.is_err() {
@@ -124,7 +126,7 @@ async fn gone(socket: &TcpStream) {
 async fn chunk(socket: &mut TcpStream, account: &Arc<Account>, data: &[u8]) -> io::Result<()> {
     let written = async {
         let head = format!("{:x}\r\n", data.len());
-        if data.len() < COPIED {
+        if data.len() < COPY_BELOW_BYTES {
             let mut out = head.into_bytes();
             out.extend_from_slice(data);
             out.extend_from_slice(b"\r\n");
@@ -143,7 +145,7 @@ async fn chunk(socket: &mut TcpStream, account: &Arc<Account>, data: &[u8]) -> i
     }
 }
 
-/// Waits until the client is cut off: besides what is being written, what is queued for it may have been too much.
+/// Waits until the client is cut off. Its queued messages count as well as the event that is being written.
 async fn cut(account: &Account) {
     poll_fn(|cx| {
         account.register(cx.waker());
@@ -157,13 +159,13 @@ async fn cut(account: &Account) {
 }
 
 async fn write(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {
-    timeout(STALLED, socket.write_all(data))
+    timeout(WRITE_TIMEOUT, socket.write_all(data))
         .await
         .map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-/// Reads and drops what the client still sends, for a moment: closing over unread input would reset the
-/// connection and lose what was sent last.
+/// Briefly reads and discards remaining input. Closing a socket with unread input would reset the connection and lose
+/// the last data that was sent.
 pub(crate) async fn drain(socket: &mut TcpStream) {
     let mut scrap = [0u8; 1024];
     let reading = async { while matches!(socket.read(&mut scrap).await, Ok(n) if n > 0) {} };

@@ -1,7 +1,8 @@
-//! `subscriptions/listen` of modern clients: a request whose answer comes when the product stops
-//! (2026-07-28 basic/patterns/subscriptions).
+//! `subscriptions/listen` of modern clients: a request that is answered when the gateway stops (2026-07-28
+//! basic/patterns/subscriptions).
 //!
-//! Once it is acknowledged its connection is taken out of hyper ([`super::idle`]). A client that goes has cancelled it.
+//! Once it is acknowledged, its connection is taken out of hyper ([`super::idle`]). If the client disconnects, the
+//! request is cancelled.
 
 use std::{future::poll_fn, sync::Arc};
 
@@ -25,7 +26,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// The next event, ready to send; the answer is the last one.
+    /// The next event, encoded. The last one is the response.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -40,7 +41,7 @@ impl Listening {
     }
 }
 
-/// Has the stream of a request that is acknowledged take its connection over.
+/// Moves an acknowledged request to a takeover of its connection.
 pub(super) fn takeover(
     outbox: Arc<Outbox>,
     answering: AbortOnDropHandle<Unread>,
@@ -60,8 +61,9 @@ pub(super) fn takeover(
     }
 }
 
-/// The request with a text of its own. As it came, the text is a part of what hyper has read, and would keep all of that
-/// for as long as the stream lasts. A text that is longer than one read has memory of its own, which is counted.
+/// Copies the text of the request, unless it is long. The original is a slice of hyper's read buffer and would keep
+/// that buffer until the stream ends. A text longer than one read already has its own memory, which is accounted
+/// for.
 pub(super) fn detached(frame: Frame) -> Frame {
     if frame.text().len() > HEAD_BYTES {
         return frame;

@@ -1,4 +1,4 @@
-//! The accept loop: one task per connection, everything else on it a state machine.
+//! The accept loop. Each connection has one task; everything else on it is a state machine inside that task.
 
 use std::{
     future::{Future, poll_fn, ready},
@@ -35,27 +35,27 @@ use super::{
 };
 use crate::auth::Principal;
 
-/// Bytes that a request's head may have, and that are read at a time.
+/// Maximum size of a request head, and of one read.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
 
-/// Milliseconds after which data that a client does not acknowledge ends its connection.
-const UNREAD_MS: u32 = 60_000;
+/// Milliseconds after which unacknowledged data ends a connection.
+const TCP_USER_TIMEOUT_MS: u32 = 60_000;
 
-/// How long after its beginning a connection may bring its first request, once the gateway is stopping.
-const FIRST: Duration = Duration::from_millis(500);
+/// While the gateway stops: how long after it was accepted a new connection may still send its first request.
+const FIRST_REQUEST_WAIT: Duration = Duration::from_millis(500);
 
-/// Connections beyond the cap for administrators on this machine.
-const RESERVED: usize = 32;
+/// Connections above the limit that are reserved for administrators on this machine.
+const RESERVED_CONNECTIONS: usize = 32;
 
-/// The answer to a request that is not MCP's.
+/// The response to a request outside MCP.
 pub(crate) type Answered = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// All routes but those of MCP.
+/// All routes except MCP.
 pub(crate) trait Routes: Send + Sync {
-    /// Answers a request; what its answer holds back is charged to the account.
+    /// Answers a request. Unread parts of the response are charged to the account.
     fn answer(&self, request: Request<Upload>, account: &Arc<Account>) -> Answered;
 
-    /// The same for another replica, which has checked that `who` may ask for it.
+    /// Answers a request of another replica, which has checked that `who` may make it.
     fn answer_replica(
         &self,
         who: Arc<Principal>,
@@ -64,28 +64,28 @@ pub(crate) trait Routes: Send + Sync {
     ) -> Answered;
 }
 
-/// Whom a listener is for, with what it answers beside MCP.
+/// The audience of a listener, with its routes outside MCP.
 #[derive(Clone)]
 pub(crate) enum For {
     Clients(Arc<dyn Routes>),
     Replicas(Arc<dyn Routes>),
 }
 
-/// How many connections there are.
+/// The open connections of one listener.
 struct Crowd {
     most: usize,
     open: AtomicUsize,
-    /// Set while connections are being refused, so that this is logged once.
+    /// Set while connections are refused, so that this is logged once.
     full: AtomicBool,
 }
 
 impl Crowd {
-    /// Whether few more would be let in.
+    /// Returns true if 75 % of the limit is used.
     fn is_dense(&self) -> bool {
         self.open.load(Ordering::Relaxed) >= self.most / 4 * 3
     }
 
-    /// A place for one more; `None` if it is to be refused.
+    /// Reserves a place for one more connection; `None` if it must be refused.
     fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Seat> {
         let before = self.open.fetch_add(1, Ordering::Relaxed);
         let seat = Seat {
@@ -101,14 +101,14 @@ impl Crowd {
         if !self.full.swap(true, Ordering::Relaxed) {
             tracing::warn!("{}", full(self.most));
         }
-        (from.to_canonical().is_loopback() && before < self.most + RESERVED).then_some(seat)
+        (from.to_canonical().is_loopback() && before < self.most + RESERVED_CONNECTIONS)
+            .then_some(seat)
     }
 }
 
-/// A connection's place.
 struct Seat {
     crowd: Arc<Crowd>,
-    /// Beyond the cap: for an administrator, and for whoever asks whether we are well.
+    /// Set if the connection is above the limit: only an administrator or a health check may use it.
     reserved: bool,
 }
 
@@ -119,11 +119,11 @@ impl Drop for Seat {
 }
 
 fn full(most: usize) -> String {
-    format!("{most} connections are open, which is all that may be (`max_connections`)")
+    format!("the limit of {most} open connections is reached (`max_connections`)")
 }
 
-/// Serves connections until `over`, then lets requests in flight finish for `drain`. Connections that are still busy then go on
-/// until the program ends, and are given back to wait for.
+/// Serves connections until `over`, then lets requests in flight finish for `drain`. Connections that are still busy
+/// run until the process ends; the returned tracker waits for them.
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
@@ -140,7 +140,7 @@ pub(crate) async fn serve(
     let admit = |accepted: io::Result<(TcpStream, SocketAddr)>| match accepted {
         Ok((socket, from)) => match crowd.admit(from.ip()) {
             Some(seat) => {
-                // Boxed by the tracker's task: what a connection needs while idle is what this future holds.
+                // The tracker boxes this future, so its size is what an idle connection needs.
                 connections.spawn(connection(
                     socket,
                     front.clone(),
@@ -157,7 +157,7 @@ pub(crate) async fn serve(
                      content-type: text/plain\r\ncontent-length: {}\r\n\r\n",
                     what.len()
                 );
-                // What cannot be said at once is not said.
+                // A single try: if the socket is not writable at once, the client gets no text.
                 let _ = socket.try_write((head + &what).as_bytes());
                 true
             }
@@ -173,12 +173,12 @@ pub(crate) async fn serve(
             () = over.cancelled() => break,
         };
         if !admit(accepted) {
-            // Out of file descriptors, most likely: trying at once would only burn the processor.
+            // Most likely out of file descriptors. Retrying at once would only burn CPU.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    // Whoever has connected already may have sent a request: it is answered. The system is asked itself, for what
-    // tokio knows of it may be of a moment ago.
+    // Clients that have already connected may have sent a request, and get a response. This asks the OS directly, since
+    // tokio's readiness may be stale.
     if let Ok(listener) = listener.into_std() {
         while let Ok((socket, from)) = listener.accept() {
             let socket = socket
@@ -209,10 +209,10 @@ async fn connection(
     seat: Seat,
 ) {
     let _ = socket.set_nodelay(true);
-    // What was sent and is not taken ends the connection: nothing else would, once an answer is complete.
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, UNREAD_MS);
+    // Nothing else would end a connection whose client does not acknowledge data once the response is complete.
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, TCP_USER_TIMEOUT_MS);
     let mut socket = socket;
-    // Boxed, so that it is gone once a stream has taken over.
+    // Boxed, so that it is freed before the stream runs.
     let wire = Wire::new(front.backlog());
     let account = wire.account().clone();
     let takeover = Box::pin(http(&mut socket, &front, whom, &over, &seat, wire)).await;
@@ -229,7 +229,7 @@ async fn connection(
     }
 }
 
-/// HTTP on a connection until it ends, or a stream takes it over.
+/// Speaks HTTP on a connection until it ends or a stream takes it over.
 async fn http(
     socket: &mut TcpStream,
     front: &Arc<Front>,
@@ -261,12 +261,12 @@ async fn http(
     let mut alarm = pin!(tokio::time::sleep_until(patience.alarm()));
     let mut cancelled = pin!(over.cancelled());
     let (mut armed, mut leaving) = (false, false);
-    let first = Instant::now() + FIRST;
+    let first = Instant::now() + FIRST_REQUEST_WAIT;
     let mut expects = false;
     // By hand instead of `select!`: this runs on every wake of every connection.
     poll_fn(|cx| {
-        // First, while this turn of the task has budget left for a timer. Both wake the task, which keeps its
-        // waker; what they came to is looked at without another poll.
+        // Polled first, while the task still has budget for a timer. The timer and the cancellation keep the task's
+        // waker, so their state can be read below without another poll.
         if !armed {
             armed = true;
             let _ = cancelled.as_mut().poll(cx);
@@ -300,14 +300,15 @@ async fn http(
             armed = false;
             cx.waker().wake_by_ref();
         }
-        // Other replicas keep their connections: one that closes as they send would leave them in doubt.
+        // Connections of other replicas stay open until the end: closing one while it sends would leave the replica
+        // unsure about its request.
         let stops = if inside {
             over.is_cancelled()
         } else {
             front.is_stopping()
         };
         if !leaving && stops {
-            // hyper would close one that nothing has come over, though it may be on the way.
+            // hyper would close a connection on which nothing has arrived yet, although a request may be on its way.
             if progress.is_new() && Instant::now() < first {
                 if !expects {
                     expects = true;
@@ -326,7 +327,7 @@ async fn http(
     .await
 }
 
-/// A socket that counts what it reads.
+/// A socket that counts the bytes it reads and writes.
 struct Counted<'a> {
     socket: &'a mut TcpStream,
     wire: Arc<Wire>,
@@ -380,9 +381,9 @@ impl AsyncWrite for Counted<'_> {
     }
 }
 
-/// Answers a request; `cap`: the connection is beyond it.
+/// Answers a request. `cap`: the connection limit, if this connection is above it.
 ///
-/// The future of what answers MCP is small, for it is moved into its connection; all others are boxed.
+/// The future for MCP requests is kept small, since it is moved into its connection. All others are boxed.
 fn answer(
     front: &Arc<Front>,
     whom: &For,
@@ -415,7 +416,7 @@ fn answer(
     Either::Right(Box::pin(beside))
 }
 
-/// Answers what is not MCP.
+/// Answers a request outside MCP.
 async fn beside(
     front: Arc<Front>,
     other: Arc<dyn Routes>,
@@ -428,7 +429,7 @@ async fn beside(
     shared(&front, other.answer(request, wire.account()).await)
 }
 
-/// Has an event stream end when whoever it is for may do nothing any more. The routes say who that is.
+/// Ends an event stream when its principal is revoked. The routes name the principal in an extension of the response.
 fn shared(front: &Front, mut response: Response<Body>) -> Response<Body> {
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
@@ -448,7 +449,7 @@ fn shared(front: &Front, mut response: Response<Body>) -> Response<Body> {
     })
 }
 
-/// Whether somebody may have a connection beyond the cap.
+/// Returns true if the request may use a connection above the limit.
 fn is_reserved_for<B>(front: &Front, request: &Request<B>) -> bool {
     if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
         return true;

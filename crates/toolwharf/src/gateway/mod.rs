@@ -1,6 +1,7 @@
-//! The surfaces that clients speak MCP to: streamable HTTP, HTTP+SSE and stdio.
+//! The surfaces on which clients speak MCP: streamable HTTP, HTTP+SSE and stdio.
 //!
-//! What answers a request is a future that is moved into its connection, all of it each time: rare ways are boxed.
+//! The future that answers a request is moved whole into its connection, for every request. Rare branches are boxed to
+//! keep it small.
 
 #![warn(clippy::large_futures)]
 

@@ -1,29 +1,28 @@
-//! How long a connection may take: for a request that is being read, and between requests.
+//! Time limits of a connection, while a request is read and between requests.
 //!
-//! A pure state with no timer of its own: the connection's one timer asks [`Patience::verdict`], which also says when to
-//! ask again. While an answer is made or sent there is no limit here: calls have deadlines of their own, and unread
-//! answers are bounded by the [backlog](mcp::backlog). Event streams of a session have left HTTP and this module.
+//! A pure state machine. The connection's only timer calls [`Patience::verdict`], which also sets the next alarm.
+//! Computing and sending a response is not limited here: tool calls have their own deadlines, and the
+//! [backlog](mcp::backlog) limits unread responses. Event streams of a session have left HTTP and are not covered here.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A request that is being read may go without a byte for less than ten seconds …
-const STALLED: Duration = Duration::from_secs(9);
-/// … and take less than a minute from its first byte to its last.
-const SLOW: Duration = Duration::from_secs(58);
-/// A connection beyond the cap has this long to show that it is an administrator's.
-const RESERVED: Duration = Duration::from_secs(2);
-/// How long a connection may be kept between requests, and how long if there are many.
-const UNUSED: Duration = Duration::from_secs(10 * 60);
-const UNUSED_IN_A_CROWD: Duration = Duration::from_secs(10);
-/// How often a connection is looked at that reads no request.
-const LOOK: Duration = Duration::from_secs(15);
+/// Maximum time without a byte while a request is read. With the timer's delay, this stays below ten seconds.
+const MAX_READ_GAP: Duration = Duration::from_secs(9);
+/// Maximum time from the first to the last byte of a request. With the timer's delay, this stays below one minute.
+const MAX_READ_TIME: Duration = Duration::from_secs(58);
+/// Time limit for a connection above the limit to send its administrator's key.
+const RESERVED_READ_GAP: Duration = Duration::from_secs(2);
+/// Maximum idle time between requests, normally and when few more connections are allowed.
+const MAX_IDLE: Duration = Duration::from_secs(10 * 60);
+const MAX_IDLE_CROWDED: Duration = Duration::from_secs(10);
+/// Interval between checks of a connection that reads no request.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// What a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Part of a request has come, or it is the first one.
+    /// Part of a request has arrived, or the first one is awaited.
     Reading,
     /// A request is being answered.
     Busy,
@@ -31,18 +30,18 @@ pub(super) enum Phase {
     Idle,
 }
 
-/// What is known of a connection at one moment.
+/// The state of a connection at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Progress {
     pub(super) phase: Phase,
-    /// Which request this is, counted from 1.
+    /// Number of the request, starting at 1.
     pub(super) request: u64,
     /// Bytes read so far.
     pub(super) read: u64,
 }
 
 impl Progress {
-    /// Whether nothing has come yet.
+    /// Returns true if nothing has been received yet.
     pub(super) fn is_new(self) -> bool {
         self.phase == Phase::Reading && self.request == 1 && self.read == 0
     }
@@ -60,14 +59,14 @@ pub(super) enum Spent {
 pub(super) struct Patience {
     stalled: Duration,
     reading: bool,
-    /// The request that is or was being read.
+    /// The request that is being read, or was read last.
     request: u64,
     /// When its first byte came.
     since: Instant,
     read: u64,
     /// When the latest byte came.
     moved: Instant,
-    /// The request that was waited for at the last look, and since when.
+    /// The request that was awaited at the last check, and since when.
     awaited: u64,
     idle: Instant,
     /// When the timer goes off.
@@ -75,9 +74,13 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// A connection that was opened just now; `reserved`: beyond the cap.
+    /// State of a connection opened at `now`. `reserved`: it is above the limit.
     pub(super) fn new(now: Instant, reserved: bool) -> Self {
-        let stalled = if reserved { RESERVED } else { STALLED };
+        let stalled = if reserved {
+            RESERVED_READ_GAP
+        } else {
+            MAX_READ_GAP
+        };
         Self {
             stalled,
             reading: true,
@@ -91,12 +94,12 @@ impl Patience {
         }
     }
 
-    /// When the timer has to go off.
+    /// When the timer must fire next.
     pub(super) fn alarm(&self) -> Instant {
         self.alarm
     }
 
-    /// Takes in what happened; whether the timer has to be set anew. Looks at the clock only while a request comes in
+    /// Records progress and returns whether the timer must be reset. Reads the clock only while a request arrives in
     /// pieces.
     pub(super) fn note(&mut self, progress: Progress, now: impl Fn() -> Instant) -> bool {
         if progress.phase != Phase::Reading {
@@ -122,11 +125,11 @@ impl Patience {
     }
 
     fn due(&self) -> Instant {
-        (self.moved + self.stalled).min(self.since + SLOW)
+        (self.moved + self.stalled).min(self.since + MAX_READ_TIME)
     }
 
-    /// Whether the connection is to be closed; sets the next [`alarm`](Self::alarm) if not. `crowded`: few more would be
-    /// let in.
+    /// Returns why the connection must be closed, or sets the next [`alarm`](Self::alarm). `crowded`: most of the
+    /// allowed connections are in use.
     pub(super) fn verdict(
         &mut self,
         progress: Progress,
@@ -136,7 +139,7 @@ impl Patience {
         self.note(progress, || now);
         match progress.phase {
             Phase::Reading => {
-                if now >= self.since + SLOW {
+                if now >= self.since + MAX_READ_TIME {
                     return Some(Spent::Slow);
                 }
                 if now >= self.moved + self.stalled {
@@ -144,17 +147,17 @@ impl Patience {
                 }
                 self.alarm = self.due();
             }
-            Phase::Busy => self.alarm = now + LOOK,
+            Phase::Busy => self.alarm = now + CHECK_INTERVAL,
             Phase::Idle => {
                 if self.awaited != progress.request {
                     self.awaited = progress.request;
                     self.idle = now;
                 }
-                let most = if crowded { UNUSED_IN_A_CROWD } else { UNUSED };
+                let most = if crowded { MAX_IDLE_CROWDED } else { MAX_IDLE };
                 if now >= self.idle + most {
                     return Some(Spent::Unused);
                 }
-                self.alarm = now + LOOK;
+                self.alarm = now + CHECK_INTERVAL;
             }
         }
         None
@@ -173,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Lets a connection do something every second, for so many; says when it was closed, in seconds, and why.
+    /// Simulates a connection that reports its progress every second; returns the second in which it was closed, and
+    /// why.
     fn closed(
         seconds: u64,
         reserved: bool,
@@ -203,7 +207,7 @@ mod tests {
         assert_eq!(silent, Some((9, Spent::Stalled)));
         let reserved = closed(100, true, false, |_| at(Reading, 1, 0));
         assert_eq!(reserved, Some((2, Spent::Stalled)));
-        // A byte a second, for ever; a byte every eight seconds.
+        // One byte per second without end; then one byte every eight seconds.
         let drip = closed(100, false, false, |second| at(Reading, 1, second));
         assert_eq!(drip, Some((58, Spent::Slow)));
         let slow = closed(100, false, false, |second| at(Reading, 1, second / 8));
@@ -217,7 +221,7 @@ mod tests {
             _ => at(Reading, 2, 110),
         });
         assert_eq!(second, Some((129, Spent::Stalled)));
-        // An answer takes as long as it takes, and then the body goes on.
+        // A response has no time limit; afterwards the rest of the body arrives.
         let busy = closed(1000, false, false, |second| match second {
             0..5 => at(Reading, 1, second),
             _ => at(Busy, 1, 5),
@@ -237,7 +241,7 @@ mod tests {
         let (second, spent) = closed(2000, false, true, idle).expect("closed");
         assert_eq!(spent, Spent::Unused);
         assert!((10..=40).contains(&second), "{second}");
-        // A request now and then is enough.
+        // An occasional request is enough.
         let used = |second: u64| at(Phase::Idle, 1 + second / 300, second / 300 * 100);
         assert_eq!(closed(5000, false, false, used), None);
     }

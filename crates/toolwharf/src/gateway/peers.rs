@@ -1,10 +1,10 @@
-//! The other replicas: which of them works on a session, and how it is asked.
+//! The other replicas: which one owns a session, and how to send a request to it.
 //!
-//! A session is worked on by the replica that opened it, for as long as that is there; after that by its heir, the first that
-//! was asked for it: a lease says which, for a part of the lost one's sessions. Requests go over a listener of their own, each with a
-//! head that is sealed with a key of the installation: it says when and for which replica it was made, what was asked, with
-//! the headers that matter, and the digest of the body. It opens once. Deliberately absent: a request that was forwarded is never
-//! forwarded again, and answers are not sealed.
+//! A session belongs to the replica that opened it. If that replica is lost, the first replica that was asked becomes
+//! its heir. A lease on a part of the lost replica's sessions records the heir. Requests between replicas use a
+//! separate listener. Each carries a head sealed with a key of the installation, which contains the time, the target
+//! replica, method, path, the relevant headers and the digest of the body. A head can be used only once. Deliberately
+//! absent: forwarded requests are never forwarded again, and responses are not sealed.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -41,10 +41,10 @@ use crate::{
     sealed::{NONCE_BYTES, opened_text, sealed_text},
 };
 
-/// The header that a forwarded request is sealed in.
-const HOP: HeaderName = HeaderName::from_static("toolwharf-hop");
-/// Headers of a request that go along.
-const CARRIED: [HeaderName; 9] = [
+/// The header that contains the sealed head.
+const HEAD_HEADER: HeaderName = HeaderName::from_static("toolwharf-hop");
+/// Request headers that are forwarded.
+const REQUEST_HEADERS: [HeaderName; 9] = [
     header::AUTHORIZATION,
     header::ACCEPT,
     header::CONTENT_TYPE,
@@ -55,44 +55,46 @@ const CARRIED: [HeaderName; 9] = [
     HeaderName::from_static("last-event-id"),
     PROJECT_ID,
 ];
-/// What those begin with that repeat arguments of a tool (2026-07-28 basic/transports/streamable-http).
-const PARAM: &str = "mcp-param-";
-/// Seconds that a sealed head is good for, and by which the times of two replicas may differ: both have the database's, as exactly as it answers.
+/// Prefix of the headers that repeat tool arguments (2026-07-28 basic/transports/streamable-http). They are forwarded,
+/// too.
+const PARAM_PREFIX: &str = "mcp-param-";
+/// Seconds for which a sealed head is valid, and by which the clocks of two replicas may differ. Both use the
+/// database's time, as accurately as its response time allows.
 const MAX_AGE_SECONDS: i64 = 30;
-/// Heads that were opened and are remembered, so that none opens twice: some 20,000 requests a second.
+/// Maximum number of opened heads that are remembered to prevent replay. Enough for about 20,000 requests per second.
 const MAX_SEEN: usize = 512 << 10;
-/// A replica on the same network that has not accepted a connection by then is away.
-const CONNECT: Duration = Duration::from_secs(1);
-/// How long a replica that was away is not asked again.
-const AWAY: Duration = Duration::from_secs(5);
-/// Parts of a lost replica's sessions, so that several replicas share them.
-const PARTS: u8 = 8;
-/// How long the heir of sessions is not asked for again.
-const HEIR: Duration = Duration::from_secs(5);
-/// From one look at the list of replicas to the next.
-const LOOK: Duration = Duration::from_secs(1);
-/// The least time between two looks when a replica is not in the list.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Connect timeout. A replica on the same network that takes longer counts as away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which a replica that was away is tried again.
+const AWAY_TTL: Duration = Duration::from_secs(5);
+/// Number of parts that a lost replica's sessions are divided into, so that several replicas share them.
+const SESSION_PARTS: u8 = 8;
+/// Time after which a cached heir is queried again.
+const HEIR_TTL: Duration = Duration::from_secs(5);
+/// Interval between updates of the list of replicas.
+const LIST_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between two updates when a replica is not in the list.
+const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A replica that can be asked.
+/// Another replica.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) id: String,
     pub(super) host: String,
     address: String,
-    /// It is not in the list any more.
+    /// Cancelled when the replica disappears from the list.
     pub(super) lost: CancellationToken,
 }
 
-/// The other replicas, as this one sees them.
 pub(crate) struct Peers {
     pub(super) replica: Arc<Replica>,
-    /// Where others reach this one: its name in sessions' ids.
+    /// The address at which others reach this replica. Session ids contain it.
     address: String,
     key: DataKey,
     client: Client<HttpConnector, Full<Bytes>>,
     known: Mutex<Known>,
-    /// When the last look began that was answered. One looks at a time, so that no older answer comes after a newer one.
+    /// When the last successful list query began. One query runs at a time, so that an older result never replaces a
+    /// newer one.
     looking: tokio::sync::Mutex<Option<Instant>>,
     seen: Mutex<Seen>,
 }
@@ -102,23 +104,23 @@ struct Known {
     peers: Vec<Peer>,
     looked: Option<Instant>,
     away: HashMap<String, Instant>,
-    /// The ids of replicas that took over sessions.
+    /// The ids of heirs, by opener and part.
     heirs: HashMap<String, (String, Instant)>,
 }
 
 impl Known {
-    /// The first such replica that was not away just now.
+    /// The first matching replica that was not away recently.
     fn living(&self, is_meant: impl Fn(&Peer) -> bool) -> Option<Peer> {
         let is_away = |peer: &Peer| {
             let since = self.away.get(&peer.address);
-            since.is_some_and(|since| since.elapsed() < AWAY)
+            since.is_some_and(|since| since.elapsed() < AWAY_TTL)
         };
         let mut peers = self.peers.iter();
         peers.find(|peer| is_meant(peer) && !is_away(peer)).cloned()
     }
 }
 
-/// Heads that were opened, the oldest first.
+/// Opened heads, oldest first.
 #[derive(Default)]
 struct Seen {
     nonces: HashSet<[u8; NONCE_BYTES]>,
@@ -126,7 +128,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether this is the first time.
+    /// Records a head; an error if it was used before.
     fn note(&mut self, nonce: [u8; NONCE_BYTES], made: i64, now: i64) -> Result<(), Refused> {
         while let Some((made, oldest)) = self.order.front()
             && made + MAX_AGE_SECONDS < now
@@ -151,27 +153,28 @@ impl Seen {
     }
 }
 
-/// What a sealed head says.
+/// The contents of a sealed head.
 #[derive(Serialize, Deserialize)]
 struct Head {
     /// When it was made: seconds since 1970.
     t: i64,
-    /// The replica that it is for.
+    /// The replica that it is addressed to.
     to: String,
     method: String,
     path: String,
     headers: Vec<(String, String)>,
     /// SHA-256 of the body, in hex.
     body: String,
-    /// The principal whose call the replica itself makes: it has checked what they may do. `None`: a client's request, as it came.
+    /// The principal on whose behalf the replica itself makes the request; the replica has checked their permissions.
+    /// `None` for a forwarded client request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
 }
 
-/// What the head of a request from another replica says besides the request.
+/// The contents of a sealed head, apart from the request.
 #[derive(Clone)]
 pub(super) struct Forwarded {
-    /// The digest that its body has to have.
+    /// The expected digest of the body.
     digest: String,
     pub(super) caller: Option<Arc<str>>,
 }
@@ -182,32 +185,32 @@ impl Forwarded {
     }
 }
 
-/// Why a request on the internal listener is not answered.
+/// Why a request on the internal listener is refused.
 pub(super) type Refused = (StatusCode, &'static str);
 
-/// What one replica works on.
+/// Work that exactly one replica is responsible for.
 #[derive(Clone, Copy)]
 pub(super) enum Work<'w> {
     /// A session, with the address of the replica that opened it.
     Session { id: &'w str, opener: &'w str },
-    /// What the replica of this address has and no other.
+    /// State that only the replica at this address has.
     Place(&'w str),
 }
 
-/// Why there is no answer.
+/// Why a replica did not respond.
 pub(super) enum Unanswered {
-    /// It did not take the request.
+    /// The request was not delivered.
     Away,
-    /// It is a member under another id by now, and did not take the request.
+    /// The replica has rejoined under another id, and did not accept the request.
     Moved,
-    /// It may have.
+    /// The request may have been carried out.
     Lost(String),
 }
 
-/// The internal listener, and the address at which other replicas reach it.
+/// Binds the internal listener, and returns the address at which other replicas reach it.
 ///
 /// # Errors
-/// If there is no such address; says which setting to use.
+/// If no such address is found; the error names the setting to use.
 pub(crate) async fn bind(
     listen: Option<SocketAddr>,
     database_url: &str,
@@ -226,7 +229,7 @@ pub(crate) async fn bind(
     Ok((listener, SocketAddr::new(ip, port).to_string()))
 }
 
-/// The address of this machine on the way to the database. Nothing is sent.
+/// The local address of the route to the database. Sends nothing.
 async fn towards(database_url: &str) -> anyhow::Result<IpAddr> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let url: url::Url = database_url.parse()?;
@@ -258,7 +261,7 @@ impl Peers {
     pub(crate) fn new(replica: Arc<Replica>, address: String, key: DataKey) -> Arc<Self> {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         Arc::new(Self {
             replica,
             address,
@@ -274,21 +277,23 @@ impl Peers {
         &self.address
     }
 
-    /// Waits until others that are there have noticed that this one is not any more, also where they are slow; not much longer than `by`.
+    /// Waits until the other replicas have noticed that this one is leaving, even slow ones. Returns not much later
+    /// than `by`.
     pub(crate) async fn linger(&self, by: Instant) {
         let has_others = !self.known.lock().peers.is_empty();
         if has_others {
             let now = Instant::now();
-            let until = (now + LOOK * 3).min(by.max(now + LOOK + LOOK / 2));
+            let until =
+                (now + LIST_INTERVAL * 3).min(by.max(now + LIST_INTERVAL + LIST_INTERVAL / 2));
             tokio::time::sleep_until(until).await;
         }
     }
 
-    /// Keeps the list of replicas as the database has it, for ever. While the database is away it stays as it was.
+    /// Keeps the list of replicas up to date, in a loop. While the database is unavailable, the list stays as it was.
     pub(crate) async fn follow(&self) {
         loop {
             self.look().await;
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(LIST_INTERVAL).await;
         }
     }
 
@@ -323,11 +328,13 @@ impl Peers {
         for gone in old {
             gone.lost.cancel();
         }
-        known.away.retain(|_, since| since.elapsed() < AWAY);
-        known.heirs.retain(|_, (_, since)| since.elapsed() < HEIR);
+        known.away.retain(|_, since| since.elapsed() < AWAY_TTL);
+        known
+            .heirs
+            .retain(|_, (_, since)| since.elapsed() < HEIR_TTL);
     }
 
-    /// The replica that works on it; `None`: this one.
+    /// The replica responsible for `work`; `None` if it is this one.
     pub(super) async fn worker(&self, work: Work<'_>) -> Option<Peer> {
         match work {
             Work::Place(address) => self.at(address).await,
@@ -339,11 +346,13 @@ impl Peers {
         }
     }
 
-    /// The replica that others reach there, if it is not away.
+    /// The replica at this address, unless it is away.
     pub(super) async fn at(&self, address: &str) -> Option<Peer> {
         let is_unknown = {
             let known = self.known.lock();
-            let is_old = known.looked.is_none_or(|at| at.elapsed() > LOOK_AGAIN);
+            let is_old = known
+                .looked
+                .is_none_or(|at| at.elapsed() > MIN_LIST_INTERVAL);
             is_old && !known.peers.iter().any(|peer| peer.address == address)
         };
         if is_unknown {
@@ -353,16 +362,16 @@ impl Peers {
         self.known.lock().living(|peer| peer.address == address)
     }
 
-    /// The replica that took over a session of one that is lost; `None`: this one, from now on.
+    /// The heir of a lost replica's session; `None` if it is this one, from now on.
     async fn heir(&self, session: &str, opener: &str) -> Option<Peer> {
-        let part = Sha256::digest(session)[0] % PARTS;
+        let part = Sha256::digest(session)[0] % SESSION_PARTS;
         let sessions = format!("{opener}/{part}");
         let mut unreachable: Option<String> = None;
-        // The first answer may be of somebody new, the second of somebody lost.
+        // The first result may name a replica that is not listed yet, the second one that is lost.
         for attempt in 0..3 {
             let known = self.known.lock().heirs.get(&sessions).cloned();
             let id = match known {
-                Some((id, since)) if since.elapsed() < HEIR => id,
+                Some((id, since)) if since.elapsed() < HEIR_TTL => id,
                 _ => {
                     let heir = self.replica.heir(&sessions, unreachable.as_deref());
                     let agreed = Box::pin(heir).await?;
@@ -387,7 +396,7 @@ impl Peers {
         None
     }
 
-    /// Does not ask a replica for a while.
+    /// Stops sending requests to a replica for [`AWAY_TTL`].
     pub(super) fn note_away(&self, peer: &Peer) {
         let mut known = self.known.lock();
         if known
@@ -404,10 +413,11 @@ impl Peers {
         }
     }
 
-    /// Sends a request to a replica; the answer's head. `caller`: the request is this replica's own, on behalf of that principal.
+    /// Sends a request to a replica and returns the head of the response. `caller`: the request is this replica's own,
+    /// on behalf of that principal.
     ///
     /// # Cancel safety
-    /// Dropped, it closes the connection, which ends the request there as a client's going away does.
+    /// Dropping the future closes the connection, which ends the request there as if the client had disconnected.
     pub(super) async fn send(
         &self,
         peer: &Peer,
@@ -425,7 +435,7 @@ impl Peers {
         let head = self.head(&peer.id, (method, path, headers), &body, caller);
         let head = head
             .ok_or_else(|| Unanswered::Lost("a header has characters that are not ASCII".into()))?;
-        let request = Request::post(format!("http://{}/", peer.address)).header(HOP, head);
+        let request = Request::post(format!("http://{}/", peer.address)).header(HEAD_HEADER, head);
         let request = request
             .body(Full::new(body))
             .map_err(|_| Unanswered::Away)?;
@@ -444,7 +454,7 @@ impl Peers {
         }
     }
 
-    /// The sealed head of a request to the replica of that id; `None` if a header is not ASCII.
+    /// The sealed head of a request to a replica; `None` if a header is not ASCII.
     fn head(
         &self,
         to: &str,
@@ -452,9 +462,9 @@ impl Peers {
         body: &[u8],
         caller: Option<&str>,
     ) -> Option<HeaderValue> {
-        let carried = headers
-            .iter()
-            .filter(|(name, _)| CARRIED.contains(name) || name.as_str().starts_with(PARAM));
+        let carried = headers.iter().filter(|(name, _)| {
+            REQUEST_HEADERS.contains(name) || name.as_str().starts_with(PARAM_PREFIX)
+        });
         let carried =
             carried.map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
         let head = Head {
@@ -469,10 +479,10 @@ impl Peers {
         HeaderValue::try_from(seal(&self.key, &head)).ok()
     }
 
-    /// Makes a request one of this replica's own to the one of that id, on behalf of the principal that it names.
+    /// Turns a request into one that this replica makes to another, on behalf of the principal in its caller header.
     pub(super) fn sign(&self, to: &str, path: &str, request: &mut Request<Bytes>) {
         let caller = request.headers_mut().remove(CALLER);
-        // Lists and subscriptions have no caller. They are made for no principal.
+        // Lists and subscriptions have no caller: they are made for no principal.
         let caller = Some(
             caller
                 .as_ref()
@@ -482,14 +492,14 @@ impl Peers {
         let head = self.head(to, parts, request.body(), caller);
         let headers = request.headers_mut();
         headers.clear();
-        // Without one it is refused.
-        headers.extend(head.map(|head| (HOP, head)));
+        // Without a head the request is refused.
+        headers.extend(head.map(|head| (HEAD_HEADER, head)));
     }
 
-    /// Opens the sealed head of a request that another replica forwards.
+    /// Opens the sealed head of a request from another replica.
     ///
     /// # Errors
-    /// Without one, and with one that is forged, old, of somebody else or was opened before.
+    /// If the head is missing, forged, too old, addressed to another replica or already used.
     pub(super) fn open(
         &self,
         headers: &HeaderMap,
@@ -499,14 +509,14 @@ impl Peers {
             "only replicas of this installation are answered here",
         );
         let (head, nonce) = headers
-            .get(HOP)
+            .get(HEAD_HEADER)
             .and_then(|text| opened(&self.key, text.as_bytes()))
             .ok_or(FORGED)?;
         let now = store::now().timestamp();
         if !(-MAX_AGE_SECONDS..=MAX_AGE_SECONDS).contains(&(now - head.t)) {
             return Err((
                 StatusCode::FORBIDDEN,
-                "this forwarded request is too old, or of a replica that has another time than the database",
+                "this forwarded request is too old, or its replica's clock differs from the database's",
             ));
         }
         if head.to != self.replica.id() {
@@ -569,7 +579,7 @@ mod tests {
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
             assert!(opened(&key, &changed).is_none(), "{at}");
         }
-        // What else the key seals is no head.
+        // Other texts sealed with the same key are not heads.
         let other = sealed_text(&key, &["session", "ann"], "{}");
         assert!(opened(&key, other.as_bytes()).is_none());
     }

@@ -1,7 +1,7 @@
-//! Memory for the bodies of requests, over all connections.
+//! A memory budget for request bodies, shared by all connections.
 //!
-//! A body that comes in more than one piece is counted, until nobody needs its text any more. What finds no room is refused with
-//! 503. A quarter of the room is for small bodies, so that large ones cannot take it all.
+//! Bodies that arrive in more than one chunk count against the budget until they are dropped. When it is exhausted, new
+//! bodies get 503. Large bodies may use at most 75 % of it, so that small ones always find room.
 
 use std::{
     error::Error,
@@ -14,31 +14,28 @@ use std::{
 
 use bytes::Bytes;
 
-/// A body of more bytes is large.
-const SMALL: usize = 64 << 10;
+/// Bodies with more bytes than this count as large.
+const MAX_SMALL_BYTES: usize = 64 << 10;
 
-/// All bodies.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     held: AtomicUsize,
 }
 
-/// There is no room for a body.
+/// The budget for request bodies is exhausted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoRoom;
 
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the requests that are being read take all the memory that they may (`max_bodies_bytes`)",
-        )
+        f.write_str("the memory for request bodies is exhausted (`max_bodies_bytes`); try again")
     }
 }
 
 impl Error for NoRoom {}
 
 impl NoRoom {
-    /// Whether this is why a body could not be read.
+    /// Returns true if this caused an error that occurred while reading a body.
     pub(crate) fn caused(error: &(dyn Error + 'static)) -> bool {
         let mut cause = Some(error);
         while let Some(error) = cause {
@@ -51,19 +48,19 @@ impl NoRoom {
     }
 }
 
-/// What one body takes.
+/// The reservation of one body.
 #[derive(Debug)]
 pub(crate) struct Held {
     room: Arc<Room>,
-    /// Bytes of the room.
+    /// The whole budget, in bytes.
     limit: usize,
-    /// Bytes of the longest body there may be.
+    /// Maximum bytes of one body.
     longest: usize,
     bytes: usize,
 }
 
 impl Held {
-    /// Takes nothing yet of a room of `limit` bytes.
+    /// An empty reservation in a budget of `limit` bytes.
     pub(crate) fn new(room: Arc<Room>, limit: usize, longest: usize) -> Self {
         Self {
             room,
@@ -73,10 +70,10 @@ impl Held {
         }
     }
 
-    /// Takes more of the room; a single body of up to `longest` bytes fits in any case.
+    /// Reserves more. A single body of up to `longest` bytes always fits.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let limit = self.limit.max(self.longest);
-        let limit = if self.bytes + bytes > SMALL {
+        let limit = if self.bytes + bytes > MAX_SMALL_BYTES {
             (limit / 4 * 3).max(self.longest)
         } else {
             limit
@@ -90,7 +87,7 @@ impl Held {
         Ok(())
     }
 
-    /// The text, which takes its room until nothing refers to it.
+    /// Returns the text. It keeps the reservation until its last reference is dropped.
     pub(crate) fn with(self, text: Bytes) -> Bytes {
         Bytes::from_owner(Text { text, _held: self })
     }
@@ -132,19 +129,19 @@ mod tests {
         }
         assert_eq!(bodies.len(), 12);
         let mut small = held();
-        small.grow(SMALL).expect("room");
+        small.grow(MAX_SMALL_BYTES).expect("room");
         small.grow(1).expect_err("it is large now");
         drop(bodies);
         small.grow(MIB).expect("room again");
-        // It is held as long as a part of its text is.
+        // The reservation lasts as long as any slice of the text.
         let text = small.with(Bytes::from_static(b"some text"));
         let part = text.slice(5..);
         drop(text);
-        assert_eq!(room.held.load(Ordering::Relaxed), MIB + SMALL);
+        assert_eq!(room.held.load(Ordering::Relaxed), MIB + MAX_SMALL_BYTES);
         assert_eq!(part, &b"text"[..]);
         drop(part);
         assert_eq!(room.held.load(Ordering::Relaxed), 0);
-        // One body that is as long as a body may be fits even into too small a room.
+        // One body of the maximum size fits even into a smaller budget.
         let mut longest = Held::new(room.clone(), 1, 4 * MIB);
         longest.grow(4 * MIB).expect("it fits");
     }

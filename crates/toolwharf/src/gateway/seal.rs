@@ -1,8 +1,8 @@
-//! Session ids that say what their session is, sealed with a key of the installation.
+//! Session ids that contain the session's parameters, sealed with a key of the installation.
 //!
-//! Whoever has the key can go on with a session that another gateway opened, or this one before it was restarted. An id is
-//! bound to the principal that opened the session: for anybody else it does not open. Nothing but this is read from
-//! an id, and ids that are known in memory are not opened at all. Deliberately absent: which sessions have ended.
+//! Any gateway with the key can resume a session that another gateway opened, or that this one opened before a restart.
+//! An id is bound to its principal: it cannot be opened for any other. Ids of sessions in memory are not opened.
+//! Deliberately absent: which sessions have ended.
 
 use bytes::Bytes;
 use engine::{Scope, secrets::DataKey};
@@ -17,19 +17,18 @@ use zeroize::Zeroizing;
 
 use crate::sealed::{opened_text, sealed_text};
 
-/// Characters of an id.
+/// Maximum characters of an id.
 const MAX_ID_CHARS: usize = 512;
-/// Seconds after which an id that is not known in memory is as good as forged.
+/// Seconds after which an id that is not known in memory is rejected.
 const MAX_AGE_SECONDS: i64 = 7 * 24 * 60 * 60;
-/// Seconds by which the clocks of two hosts may differ.
+/// Maximum clock difference between two hosts, in seconds.
 const SKEW_SECONDS: i64 = 60 * 60;
-/// Bytes of a client's name, and of its version.
+/// Maximum bytes of a client's name, and of its version.
 const MAX_NAME_BYTES: usize = 48;
 
-/// Seals and opens session ids.
 pub(crate) struct Seal(DataKey);
 
-/// What an id says, with short names: it goes with each request.
+/// The contents of an id. The field names are short, since the id is sent with each request.
 #[derive(Serialize, Deserialize)]
 struct Inside {
     /// When the session was opened: seconds since 1970.
@@ -41,10 +40,10 @@ struct Inside {
     p: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<String>,
-    /// The client's name and version, cut.
+    /// The client's name and version, truncated.
     n: String,
     r: String,
-    /// The replica that opened it: where others reach it.
+    /// The address at which other replicas reach the replica that opened it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     o: Option<String>,
 }
@@ -54,7 +53,7 @@ impl Seal {
         Self(key)
     }
 
-    /// Makes the id of a session that is opened now.
+    /// Makes the id of a new session.
     pub(crate) fn seal(
         &self,
         principal: &str,
@@ -101,24 +100,24 @@ impl Seal {
         serde_json::from_str(&text).ok()
     }
 
-    /// The replica that opened a session of this principal: the empty text if its id names none.
+    /// The replica that opened a session of this principal; empty if the id names none.
     pub(crate) fn opener(&self, principal: &str, id: &str) -> Option<String> {
         let inside = self.inside(principal, id)?;
         Some(inside.o.unwrap_or_default())
     }
 
-    /// The id of a session of HTTP+SSE: it says which replica opened it, and nothing else.
+    /// Makes the id of an HTTP+SSE session. It contains only the replica that opened it.
     pub(crate) fn seal_sse(&self, principal: &str, opener: &str) -> SessionId {
         sealed_text(&self.0, &["sse", principal], opener).into()
     }
 
-    /// The replica that opened a session of HTTP+SSE.
+    /// The replica that opened an HTTP+SSE session.
     pub(crate) fn sse_opener(&self, principal: &str, id: &str) -> Option<String> {
         let opener = self.opened_text(&["sse", principal], id)?;
         Some(opener.to_string())
     }
 
-    /// What handles say of the replica that has what they stand for ([`engine::place_of`]).
+    /// Seals the address of the replica that holds a call or task, for use in handles ([`engine::place_of`]).
     pub(crate) fn seal_place(&self, address: &str) -> String {
         sealed_text(&self.0, &["place"], address)
     }
@@ -129,7 +128,7 @@ impl Seal {
         Some(address.to_string())
     }
 
-    /// What the id says; `None` if it was not sealed here for this principal, or too long ago.
+    /// Opens an id; `None` if it was not sealed here for this principal, or is too old.
     pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, Face)> {
         let inside = self.inside(principal, id)?;
         let age = store::now().timestamp() - inside.t;
@@ -156,7 +155,7 @@ impl Seal {
     }
 }
 
-/// As much of a text as an id has room for.
+/// Truncates a text to what an id has room for.
 fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_NAME_BYTES);
     let plain = text[..end].chars().filter(|char| !char.is_control());

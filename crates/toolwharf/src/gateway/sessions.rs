@@ -1,10 +1,11 @@
-//! The legacy sessions of all clients: bounded, bound to their principal, ended when idle.
+//! Legacy sessions of all clients. Their number is limited, each is bound to its principal, and idle ones end.
 //!
-//! When there is no room for another one, the longest unused session of whoever holds most goes; so one client that
-//! opens session after session ends its own. A session with an open stream or a request in flight is not unused.
+//! When the limit is reached, the longest unused session of the principal with the most sessions ends. A client that
+//! keeps opening sessions therefore ends its own. A session with an open stream or a request in flight does not count
+//! as unused.
 //!
-//! A session that is not known here may be one of before a restart: [`super::seal`] reads its id. One that has ended here
-//! is never taken up again: the last [`MAX_ENDED`] are remembered.
+//! An unknown session id may be from before a restart: [`super::seal`] can read it. A session that has ended here is
+//! never resumed: the last [`MAX_ENDED`] are remembered.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -17,23 +18,23 @@ use mcp::server::{Session, SessionId};
 use model::fair_share;
 use parking_lot::RwLock;
 
-/// Sessions that are looked at for one that is unused, at a time.
-const LOOKED_AT: usize = 64;
-/// Sessions that have ended and are remembered.
+/// Number of sessions that one eviction examines.
+const EVICTION_SCAN: usize = 64;
+/// Maximum number of ended sessions that are remembered.
 const MAX_ENDED: usize = 16 << 10;
-/// Characters by which an ended session is remembered. Two ids that begin alike are as likely as a guessed one.
+/// Leading characters of the id by which an ended session is remembered. Two ids with the same prefix are as unlikely
+/// as guessing an id.
 const ENDED_CHARS: usize = 22;
 
-/// A session and what it is of.
+/// A session with its scope and registration.
 pub(super) struct Entry {
     session: Arc<Session>,
     scope: Scope,
     registration: Registration,
-    /// It was opened here, not taken up.
+    /// Opened here, not resumed from its id.
     is_own: bool,
 }
 
-/// All sessions.
 #[derive(Default)]
 pub(crate) struct Sessions {
     all: RwLock<All>,
@@ -46,7 +47,7 @@ struct All {
     ended: Ended,
 }
 
-/// Sessions that have ended, the oldest first.
+/// Sessions that have ended, oldest first.
 #[derive(Default)]
 struct Ended {
     known: HashSet<Box<str>>,
@@ -71,11 +72,11 @@ fn start(id: &str) -> &str {
     id.get(..ENDED_CHARS).unwrap_or(id)
 }
 
-/// What one principal has.
+/// Sessions of one principal.
 #[derive(Default)]
 struct Own {
     count: usize,
-    /// Those first that were not looked at for longest; some may be gone.
+    /// Session ids, the one examined longest ago first. Some may have ended.
     ids: VecDeque<SessionId>,
 }
 
@@ -97,7 +98,7 @@ impl All {
             own.count -= 1;
             if own.count == 0 {
                 self.by_principal.remove(principal);
-            } else if own.ids.len() > 2 * own.count + LOOKED_AT {
+            } else if own.ids.len() > 2 * own.count + EVICTION_SCAN {
                 own.ids.retain(|id| self.by_id.contains_key(id));
             }
         }
@@ -112,11 +113,11 @@ impl All {
         self.by_principal.get(principal).map_or(0, |own| own.count)
     }
 
-    /// Takes out the longest unused session of the principal, of the next few.
+    /// Removes and returns the longest unused session of the principal among the next [`EVICTION_SCAN`].
     fn evict(&mut self, principal: &str) -> Option<Entry> {
         let own = self.by_principal.get_mut(principal)?;
         let mut longest: Option<(Duration, SessionId)> = None;
-        for _ in 0..own.ids.len().min(LOOKED_AT) {
+        for _ in 0..own.ids.len().min(EVICTION_SCAN) {
             let id = own.ids.pop_front()?;
             let Some(entry) = self.by_id.get(&id) else {
                 continue;
@@ -136,8 +137,8 @@ impl All {
         self.remove(&id)
     }
 
-    /// Makes room for one more of that principal, of `limit` at most: what has to end for it, if anything; `None` if
-    /// there is no room to be had.
+    /// Makes room for one more session of the principal, with `limit` sessions in total. Returns the session that has
+    /// to end for it, if any; `None` if none can end.
     fn make_room(&mut self, principal: &str, limit: usize) -> Option<Option<Entry>> {
         let held = self.holds(principal);
         if fair_share(held, self.by_id.len(), limit) {
@@ -156,8 +157,8 @@ impl All {
 }
 
 impl Sessions {
-    /// Adds a session; gives the one that has to end for it, if one has to. `None` if there is no room, or if that
-    /// session is known already.
+    /// Adds a session. Returns the session that has to end for it, if any; `None` without room, or if the session is
+    /// known already.
     pub(super) fn add(
         &self,
         gateway: &Gateway,
@@ -181,7 +182,7 @@ impl Sessions {
         Some(ended)
     }
 
-    /// The session of that id and its scope, if it is this principal's.
+    /// Finds the session with this id, and its scope, if it belongs to the principal.
     pub(crate) fn find_any(&self, id: &str, principal: &str) -> Option<(Arc<Session>, Scope)> {
         let all = self.all.read();
         let entry = all
@@ -193,7 +194,7 @@ impl Sessions {
         Some((entry.session.clone(), entry.scope.clone()))
     }
 
-    /// Whether the session was opened here, and is open.
+    /// Returns true if the session was opened here and is still open.
     pub(super) fn is_own(&self, id: &str) -> bool {
         self.all
             .read()
@@ -202,12 +203,11 @@ impl Sessions {
             .is_some_and(|entry| entry.is_own)
     }
 
-    /// Whether the session is open here, or was.
+    /// Returns true if the session is or was open here.
     pub(super) fn knows(&self, id: &str) -> bool {
         self.all.read().knows(id)
     }
 
-    /// Ends a session.
     pub(crate) async fn end(&self, gateway: &Gateway, id: &SessionId) {
         let entry = self.all.write().remove(id);
         if let Some(entry) = entry {
@@ -215,8 +215,7 @@ impl Sessions {
         }
     }
 
-    /// Ends the sessions that nothing was heard of for `idle`, and forgets those that were cut off; the others
-    /// forget what they held for long enough.
+    /// Ends sessions that were idle for `idle` and removes those that were cut off. All others discard expired state.
     pub(crate) async fn reap(&self, gateway: &Gateway, idle: Duration) {
         let idle: Vec<SessionId> = {
             let all = self.all.read();
@@ -232,7 +231,8 @@ impl Sessions {
         }
     }
 
-    /// Ends all that a principal has. They are gone before this returns; what they had goes later, by [`Self::reap`].
+    /// Ends all sessions of a principal. They are over when this returns; [`Self::reap`] later releases their
+    /// resources.
     pub(crate) fn revoke(&self, principal: &str) {
         let sessions: Vec<Arc<Session>> = {
             let all = self.all.read();

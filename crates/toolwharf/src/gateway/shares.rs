@@ -1,9 +1,9 @@
-//! Fair shares of what all clients have together: event streams that are open, by who holds them.
+//! Fair shares of a resource that all clients have in common: open event streams, per principal.
 //!
-//! Whoever holds four times as much as is still free gets no more. So one client alone may have four fifths, two have
-//! four ninths each, and there is always something left for whoever comes next.
+//! A principal that holds four times as many as are still free gets no more. One client alone can take 4/5 of them, two
+//! can take 4/9 each, and some always remain for the next client.
 //!
-//! A share also says when it is over: all streams of a principal end when its key is revoked.
+//! A share also signals revocation: when a key is revoked, all streams of its principal end.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,6 @@ use model::fair_share;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// All shares.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     holders: Mutex<Holders>,
@@ -29,7 +28,6 @@ struct Holder {
     over: CancellationToken,
 }
 
-/// One of them.
 #[derive(Debug)]
 pub(crate) struct Share {
     shares: Arc<Shares>,
@@ -38,7 +36,7 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// One more for this principal, of `most` that there are; `None` if it has its share already.
+    /// Takes one more share for this principal, of `most` in total; `None` if it has its fair share already.
     pub(crate) fn take(self: &Arc<Self>, principal: &Arc<str>, most: usize) -> Option<Share> {
         let mut holders = self.holders.lock();
         let held = holders.by_principal.get(principal).map_or(0, |it| it.held);
@@ -46,7 +44,7 @@ impl Shares {
         fair.then(|| self.give(&mut holders, principal))
     }
 
-    /// One more, for what has begun already and ends by itself.
+    /// Takes one more share without the check. Used for streams that have begun already and end by themselves.
     pub(crate) fn join(self: &Arc<Self>, principal: &Arc<str>) -> Share {
         self.give(&mut self.holders.lock(), principal)
     }
@@ -62,7 +60,7 @@ impl Shares {
         }
     }
 
-    /// Ends all that the principal has.
+    /// Revokes all shares of the principal.
     pub(crate) fn revoke(&self, principal: &str) {
         if let Some(holder) = self.holders.lock().by_principal.get(principal) {
             holder.over.cancel();
@@ -71,7 +69,7 @@ impl Shares {
 }
 
 impl Share {
-    /// Cancelled when what is held has to end.
+    /// Cancelled when the share is revoked.
     pub(crate) fn over(&self) -> &CancellationToken {
         &self.over
     }

@@ -1,5 +1,5 @@
-//! HTTP+SSE of 2024-11-05 for clients that speak nothing newer: `GET /sse` (or `/sse/{project}/{server}`) and
-//! `POST /message?sessionId=…`.
+//! HTTP+SSE of 2024-11-05, for clients that support nothing newer: `GET /sse` (or `/sse/{project}/{server}`) and `POST
+//! /message?sessionId=…`.
 
 use std::sync::Arc;
 
@@ -38,10 +38,7 @@ impl Front {
             (Some(wire), path) if path.starts_with("/sse") => {
                 let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
                 if self.gateway.view(&scope).is_none() {
-                    return Err(refusal(
-                        StatusCode::NOT_FOUND,
-                        "there is no such project or server here",
-                    ));
+                    return Err(refusal(StatusCode::NOT_FOUND, "no such project or server"));
                 }
                 self.open_sse(scope, principal, wire).await
             }
@@ -100,7 +97,7 @@ impl Front {
         match wire.leave(takeover).await {}
     }
 
-    /// One message of the client; its answer goes out on the stream.
+    /// Handles one message of the client. The response is sent on the stream.
     async fn message(
         self: Arc<Self>,
         session: Arc<Session>,
@@ -139,7 +136,7 @@ impl Front {
             session.outbox().push(Weight::Must, answer.text().clone());
             return Ok(empty(StatusCode::ACCEPTED));
         }
-        // An answer on the stream: clients of this transport do not look at what a POST says.
+        // Errors are sent on the stream: clients of this transport ignore the response to a POST.
         let scope = match self.rescoped(&principal, scope, &frame).await {
             Ok(scope) => scope,
             Err(refusal) => {
@@ -154,7 +151,7 @@ impl Front {
             ..Caller::legacy(scope, principal.id.clone(), session.outbox().clone())
         };
         let gateway = self.gateway.clone();
-        // Ends with its answer, its deadline or its session, whichever comes first.
+        // Ends with its response, its deadline or its session, whichever comes first.
         self.tasks.spawn(async move {
             let answer = tokio::select! {
                 answer = gateway.request(&caller, &frame) => answer,

@@ -1,7 +1,7 @@
-//! The gateway on standard input and output, for clients that only start commands.
+//! The gateway on standard input and output, for clients that can only start commands.
 //!
-//! One pipe, either era: `initialize` opens the legacy conversation, a request with modern `_meta` says
-//! everything itself (2026-07-28 basic/versioning "Backward Compatibility").
+//! One pipe serves both protocol eras: `initialize` opens a legacy session, and a request with modern `_meta` stands
+//! alone (2026-07-28 basic/versioning "Backward Compatibility").
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,16 +20,16 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Messages that may wait for the client to read them.
-pub(crate) const BOUNDS: Bounds = Bounds {
+/// Limits of the queue of messages that the client has not read yet.
+pub(crate) const CLIENT_QUEUE_BOUNDS: Bounds = Bounds {
     messages: 4096,
     bytes: 64 << 20,
 };
-/// Once the client has closed its end: how long requests in flight may still be answered, and then how long
-/// their answers may take to be read.
-pub(crate) const LINGER: Duration = Duration::from_secs(5);
+/// After the client has closed its end: the time limit for requests in flight, and then again for writing their
+/// responses.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves one client, which the record of calls names `caller`, until it closes its end, or stops reading.
+/// Serves one client until it closes its end or stops reading. Audit records name the client `caller`.
 pub(crate) async fn run(
     gateway: &Gateway,
     caller: Arc<str>,
@@ -37,7 +37,7 @@ pub(crate) async fn run(
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin,
 ) {
-    let session = Session::new(caller, BOUNDS);
+    let session = Session::new(caller, CLIENT_QUEUE_BOUNDS);
     let registration = gateway.attach(scope.clone(), &session);
     let writing = write(session.outbox(), output);
     let reading = async {
@@ -49,10 +49,10 @@ pub(crate) async fn run(
         };
         pipe.read(input).await;
         let finished = async { while pipe.requests.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(LINGER, finished).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, finished).await;
         session.outbox().close();
-        // The writer ends by itself once all is written; of a client that reads nothing it never is.
-        tokio::time::sleep(LINGER).await;
+        // The writer ends once everything is written. If the client reads nothing, it never does, hence the limit.
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
         () = writing => {}
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     gateway.detach(registration).await;
 }
 
-/// Writes each message as a line, until the box is closed and empty, or nobody reads.
+/// Writes each message as a line until the outbox is closed and empty, or the reader is gone.
 pub(crate) async fn write(outbox: &Outbox, mut output: impl AsyncWrite + Unpin) {
     while let Some(message) = outbox.next().await {
         let mut line = Vec::with_capacity(message.len() + 1);
@@ -157,7 +157,7 @@ impl Pipe {
                 self.send(&answer);
             }
             Kind::Request if frame.method() == method::DISCOVER => {
-                // Without its `_meta` it is malformed, and must not be taken for a legacy request.
+                // A `server/discover` without `_meta` is malformed, not a legacy request.
                 if let Err(error) = bridge::modern_face(&frame) {
                     self.send(&Frame::error(frame.id(), &error));
                 }
@@ -185,8 +185,8 @@ impl Pipe {
         let gateway = self.gateway.clone();
         let session = self.session.clone();
         let mut answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        // Its first step is taken here, not in its task: so requests get in line in the order of their lines
-        // (G14), whichever processor takes up which task first.
+        // The first poll happens here, not in the task. Requests therefore enter their queues in the order of the input
+        // lines (G14), whichever task is scheduled first.
         let ready = (&mut answering).now_or_never();
         self.requests.spawn(async move {
             let answer = match ready {

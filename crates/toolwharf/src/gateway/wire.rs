@@ -1,5 +1,5 @@
-//! What the parts of one connection share: the loop that owns the socket, the service that answers, and the bodies in
-//! both directions. All of them run in the connection's task, one inside the other, so flags are enough.
+//! State shared by the parts of one connection: the loop that owns the socket, the service that answers, and the bodies
+//! in both directions. All of them run in the connection's task, one inside the other, so flags suffice.
 
 use std::{
     convert::Infallible,
@@ -26,24 +26,22 @@ use super::{
     room::Held,
 };
 
-/// A piece of an answer of fewer bytes is not charged: a connection holds one at a time.
-const CHARGED: usize = 4 << 10;
+/// Minimum bytes of a response's piece to be charged. A connection holds only one smaller piece at a time.
+const MIN_CHARGED_BYTES: usize = 4 << 10;
 
-/// One connection.
 pub(crate) struct Wire {
-    /// What waits for the client on this connection.
+    /// The unread data on this connection.
     account: Arc<Account>,
-    /// Bytes that are charged and not written. HTTP's own are written too, so this is empty a little early.
+    /// Bytes that are charged and not written yet. Writes of HTTP framing are subtracted too, so this reaches zero a
+    /// little early.
     unsent: AtomicUsize,
-    /// Bytes read so far.
     read: AtomicU64,
     /// Bytes read when the last request was answered.
     answered: AtomicU64,
-    /// Requests begun.
     begun: AtomicU64,
     /// A request is being answered.
     busy: AtomicBool,
-    /// Its body is waited for.
+    /// Its body is awaited.
     awaited: AtomicBool,
     left: AtomicBool,
     takeover: Mutex<Option<Takeover>>,
@@ -68,15 +66,14 @@ impl Wire {
         &self.account
     }
 
-    /// A piece of an answer waits to be written.
+    /// Charges a piece of a response that waits to be written.
     fn waits(&self, bytes: usize) {
-        if bytes >= CHARGED && self.account.add(bytes) {
+        if bytes >= MIN_CHARGED_BYTES && self.account.add(bytes) {
             self.unsent.fetch_add(bytes, Ordering::Relaxed);
             self.account.backlog().settle();
         }
     }
 
-    /// Bytes were written.
     pub(super) fn sent(&self, bytes: usize) {
         let unsent = self.unsent.load(Ordering::Relaxed);
         if unsent > 0 {
@@ -86,7 +83,6 @@ impl Wire {
         }
     }
 
-    /// Bytes came in.
     pub(super) fn received(&self, count: usize) {
         self.read.fetch_add(count as u64, Ordering::Relaxed);
     }
@@ -112,7 +108,7 @@ impl Wire {
         }
     }
 
-    /// Has a stream take the connection over. Does not return: the request's future is dropped with hyper's
+    /// Hands the connection over to a stream. Does not return: the request's future is dropped together with hyper's
     /// connection.
     pub(crate) async fn leave(&self, takeover: Takeover) -> Infallible {
         *self.takeover.lock() = Some(takeover);
@@ -130,19 +126,19 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Outboxes of calls that go on may keep the account.
+        // Outboxes of running calls may keep the account alive.
         self.account.sub(*self.unsent.get_mut());
     }
 }
 
-/// A request is being answered, from its head to the last byte of the answer.
+/// A request that is being answered, from its head to the last byte of the response.
 pub(super) struct AtWork {
     wire: Arc<Wire>,
     _counted: Option<TaskTrackerToken>,
 }
 
 impl AtWork {
-    /// `counted`: somebody waits for its end.
+    /// `counted`: a token that is held until the request is answered.
     pub(super) fn begin(wire: Arc<Wire>, counted: Option<TaskTrackerToken>) -> Self {
         wire.begun.fetch_add(1, Ordering::Relaxed);
         wire.busy.store(true, Ordering::Relaxed);
@@ -165,9 +161,9 @@ impl Drop for AtWork {
 pub(crate) struct Upload {
     body: Incoming,
     wire: Arc<Wire>,
-    /// Asked for its room and its limits when they are needed, which they mostly are not.
+    /// Gives the memory reservation and the limits, which most bodies do not need.
     front: Arc<Front>,
-    /// From the first piece on, unless that is all, as it mostly is.
+    /// The memory reservation, from the first piece on. `None` if that piece is the whole body, as usual.
     held: Option<Held>,
 }
 
@@ -181,7 +177,7 @@ impl Upload {
         }
     }
 
-    /// The text that was read from it, counted until nobody refers to it.
+    /// Returns the text read from the body. It counts against the memory budget until it is dropped.
     pub(crate) fn counted(mut self, text: Bytes) -> Bytes {
         match self.held.take() {
             Some(held) => held.with(text),
@@ -232,7 +228,7 @@ impl Drop for Upload {
     }
 }
 
-/// The body of an answer; its connection is at work until it is sent.
+/// The body of a response. Its connection is busy until it is sent.
 pub(crate) struct Download {
     body: Body,
     at_work: AtWork,
@@ -257,7 +253,7 @@ impl http_body::Body for Download {
             && let Some(data) = frame.data_ref()
             && !matches!(self.body, Body::Pieces(_))
         {
-            // Pieces are a list that lives in a snapshot, whoever reads it.
+            // A body in pieces is a list that a snapshot keeps in memory anyway.
             self.at_work.wire.waits(data.len());
         }
         Poll::Ready(frame)

@@ -1,8 +1,8 @@
-//! A server as it is registered: JSON, as the body of `POST /api/v1/mcp/servers` and as it is kept. An entry as `mcp.json` has
-//! it is read, too: its words are other words for the same ([`in_our_words`]).
+//! The registration of a hosted server: JSON, as in the body of `POST /api/v1/mcp/servers` and as stored. Entries in
+//! the format of `mcp.json` are accepted, too; their names are translated ([`in_our_words`]).
 //!
-//! Invariant: everything that is wrong is told, each with its place. A registration that was kept is readable
-//! for as long as there are servers of its kind. Deliberately absent: whether this host can do it.
+//! Invariant: all errors are reported, each with its place. A stored registration remains readable. Deliberately
+//! absent: checking what this host supports.
 
 use std::{
     cell::RefCell,
@@ -28,21 +28,21 @@ use super::Resource;
 use super::resource::{self, RESOURCE};
 use crate::entries::{hosted_by, restored};
 
-/// A registration that was read.
+/// A parsed registration.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: ServerName,
     pub(crate) project: Option<ProjectId>,
-    /// All of it, as it was given, but for the name and the project.
+    /// All fields as submitted, except name and project.
     pub(crate) config: Value,
     spec: ServerSpec,
 }
 
 impl Entry {
-    /// Reads a registration; masked values in it stand for those of the one `before`.
+    /// Parses a registration. Masked values in it are replaced by those of `before`.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors in it.
     pub(crate) fn read(body: Value, before: Option<&Value>) -> Result<Self, Vec<Wrong>> {
         let Value::Object(mut members) = restored(body, before)? else {
             return Err(vec![Wrong::new("", "a registration must be an object")]);
@@ -82,10 +82,10 @@ impl Entry {
         }
     }
 
-    /// A registration that was kept, with what `secrets` know filled in, and variables whose values are sealed in its row.
+    /// Parses a stored registration, fills in `secrets`, and adds the variables that were encrypted in its row.
     ///
     /// # Errors
-    /// It is not readable.
+    /// If it is not readable.
     pub(crate) fn kept(
         row: &WorkspaceRow,
         secrets: &HashMap<String, String>,
@@ -102,19 +102,18 @@ impl Entry {
         }
     }
 
-    /// The same, declared by a resource.
+    /// Marks it as declared by a resource.
     #[cfg(feature = "kubernetes")]
     pub(crate) fn of_resource(mut self, resource: &Resource) -> Self {
         self.config[RESOURCE] = resource.to_value();
         self
     }
 
-    /// Whether a resource declares it.
+    /// Returns true if a resource declares it.
     pub(super) fn is_of_resource(&self) -> bool {
         self.config.get(RESOURCE).is_some()
     }
 
-    /// What is launched for it.
     pub(crate) fn launch(&self) -> &Launch {
         self.spec.launch().expect("a registration is of a launch")
     }
@@ -163,14 +162,14 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
                 "secret {names} of project `{project}` is not set: `toolwharf secret set {first} --project {project}`"
             ),
             None => format!(
-                "{names} would be a secret of a project, and the server belongs to none: register it with `project`"
+                "{names} must be a secret of a project, but the server belongs to none: register it with `project`"
             ),
         });
     }
     spec
 }
 
-/// Adds variables as they are: nothing is filled in into them.
+/// Adds variables literally, without expanding them.
 fn with_sealed(mut spec: ServerSpec, sealed: BTreeMap<String, String>) -> ServerSpec {
     if let Origin::Launch(launch) = &mut spec.origin {
         spec.secrets.0.extend(sealed.values().cloned());
@@ -179,10 +178,10 @@ fn with_sealed(mut spec: ServerSpec, sealed: BTreeMap<String, String>) -> Server
     spec
 }
 
-/// The key of the tools that are switched off.
+/// The key of the disabled tools.
 pub(super) const DISABLED_TOOLS: &str = "disabled_tools";
 
-/// The members of a registration, besides `name` and `project`.
+/// The fields of a registration, apart from `name` and `project`.
 pub(crate) const KEYS: &[&str] = &[
     "description",
     "image",
@@ -209,15 +208,15 @@ pub(crate) const KEYS: &[&str] = &[
     DISABLED_TOOLS,
 ];
 
-/// Words of an entry for which a registration has others.
-const WORDS: [(&str, &str); 4] = [
+/// Fields with another name in entries.
+const ENTRY_NAMES: [(&str, &str); 4] = [
     ("env", "environment"),
     ("port", "ports"),
     ("restart", "restart_policy"),
     ("sandbox", "resource_limits"),
 ];
 
-/// What an entry says, in the words of a registration; and where each of these stands in it.
+/// Translates an entry to the names of a registration. Also returns each field's place in the entry.
 fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String, String)>) {
     let mut ours = Map::new();
     let mut places = Vec::new();
@@ -231,7 +230,7 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
         .chain(flat.map(|one| ("", one)));
     for (at, (key, value)) in all {
         let word = config::snake(key);
-        let other = WORDS.iter().find(|(theirs, _)| *theirs == word);
+        let other = ENTRY_NAMES.iter().find(|(theirs, _)| *theirs == word);
         let word = other.map_or(word.as_str(), |(_, ours)| ours).to_owned();
         let value = match (key.as_str(), value) {
             ("sandbox", Value::Bool(true)) => json!({}),
@@ -267,7 +266,7 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
     (ours, places)
 }
 
-/// Members of an object, or of each object of a list, in our case.
+/// Converts the keys of an object, or of each object of a list, to snake case.
 fn in_snake_case(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(in_snake_case).collect(),
@@ -445,7 +444,7 @@ fn environment(reader: &mut Reader<'_>) -> BTreeMap<String, String> {
     env
 }
 
-/// The variables that are access tokens. A token stands nowhere else.
+/// The variables that contain access tokens. A token is allowed nowhere else.
 fn login(
     reader: &mut Reader<'_>,
     program: &Program,

@@ -1,7 +1,7 @@
-//! What the row of a server has that a resource of Kubernetes declares.
+//! The part of a server's row that describes the Kubernetes resource which declares it.
 //!
-//! It stands beside the registration, under a key that no registration has. Values of Secrets are sealed in it, with the key of the
-//! installation that sign-ins are sealed with, for this place and no other.
+//! It is stored in the registration, under a key that no registration has. Values of Secrets are encrypted in it, with
+//! the installation's key for sign-ins, bound to this place.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::WorkspaceRow;
 
-/// The key of it in a row.
+/// Its key in a row.
 pub(super) const RESOURCE: &str = "kubernetes";
 
 /// The resource that declares a server. It has the server's name.
@@ -19,9 +19,9 @@ pub(super) const RESOURCE: &str = "kubernetes";
 pub(crate) struct Resource {
     pub(crate) namespace: String,
     pub(crate) uid: String,
-    /// The uid of the definition that it is of: one that is made anew has another.
+    /// The uid of its definition. A definition that is created again has another one.
     pub(crate) definition: String,
-    /// Values of variables, sealed: hexadecimal digits.
+    /// Encrypted values of variables, as hexadecimal digits.
     secrets: Option<[String; 2]>,
 }
 
@@ -47,7 +47,7 @@ impl Resource {
         }
     }
 
-    /// The resource that a row's server is declared by.
+    /// The resource that declares a row's server, if any.
     pub(crate) fn of(row: &WorkspaceRow) -> Option<Self> {
         Self::deserialize(row.config.get(RESOURCE)?).ok()
     }
@@ -56,7 +56,7 @@ impl Resource {
         self.secrets.is_some()
     }
 
-    /// The values of variables.
+    /// Decrypts the values of the variables.
     ///
     /// # Errors
     /// [`CannotOpen`]
@@ -84,7 +84,7 @@ fn place<'a>(namespace: &'a str, name: &'a ServerName) -> [&'a str; 3] {
     ["kubernetes", namespace, name.as_str()]
 }
 
-/// A registration as it was given.
+/// A registration as it was submitted.
 pub(crate) fn given(row: &WorkspaceRow) -> Value {
     let mut config = row.config.clone();
     if let Some(members) = config.as_object_mut() {

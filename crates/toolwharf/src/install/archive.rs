@@ -1,21 +1,21 @@
-//! Bounds of an MCPB file, checked on its raw records before the zip parser allocates anything.
+//! Limits of an MCPB file, checked on its raw records before the zip parser allocates anything.
 //!
-//! The parser allocates a few hundred bytes per entry of the central directory, so a file of 128 MiB with two million entries
-//! needs most of a gigabyte. This module reads only the end records and then walks the directory in place.
+//! The parser allocates a few hundred bytes per entry of the central directory, so a file of 128 MiB with two million
+//! entries needs most of a gigabyte. This module reads only the end records and then walks the directory in place.
 //!
-//! Invariant: what passes has one directory, which ends where the end records begin and has as many entries as they say. The
-//! parser uses the same directory and has no reason to fall back to another one.
+//! Invariant: an accepted file has one directory, which ends where the end records begin and has as many entries as
+//! they declare. The parser uses the same directory and has no reason to fall back to another one.
 
 use super::bundle::MAX_FILES;
 
-/// Longest name of an entry, in bytes.
+/// Maximum bytes of an entry's name.
 const MAX_NAME_BYTES: usize = 1024;
-/// Longest extra fields and longest comment of an entry, in bytes each.
+/// Maximum bytes of an entry's extra fields, and of its comment.
 const MAX_EXTRA_BYTES: usize = 4096;
-/// Largest central directory, in bytes.
+/// Maximum bytes of the central directory.
 const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
-/// Where the parser looks for the end record, in bytes before the end of the file.
-const TAIL_BYTES: usize = (1 << 16) + 22 + 4;
+/// Size of the part at the end of the file in which the parser searches for the end record.
+const END_SEARCH_BYTES: usize = (1 << 16) + 22 + 4;
 
 const END: [u8; 4] = *b"PK\x05\x06";
 const END_BYTES: usize = 22;
@@ -27,38 +27,38 @@ const HEADER: [u8; 4] = *b"PK\x01\x02";
 const HEADER_BYTES: usize = 46;
 const LOCAL_BYTES: u64 = 30;
 
-/// What the end records say of the directory.
+/// The directory as declared by the end records.
 struct Directory {
     count: u64,
     bytes: u64,
     offset: u64,
-    /// Where the end records begin.
+    /// Offset of the end records.
     end: usize,
 }
 
-/// Checks the directory of an archive whose files may have `most` bytes together.
+/// Checks the directory of an archive whose files may have `most` bytes in total.
 ///
 /// # Errors
-/// The bound that is exceeded, or the record that is inconsistent.
+/// The limit that is exceeded, or the record that is inconsistent.
 pub(super) fn check(file: &[u8], most: u64) -> Result<(), String> {
-    let bad = |what: &str| format!("is no usable archive: {what}");
+    let bad = |what: &str| format!("is not a usable archive: {what}");
     let directory = directory(file).map_err(bad)?;
     if directory.count > MAX_FILES as u64 {
         return Err(format!(
-            "holds {} files, and a bundle may hold {MAX_FILES}",
+            "holds {} files; the maximum is {MAX_FILES}",
             directory.count
         ));
     }
     if directory.bytes > MAX_DIRECTORY_BYTES {
         return Err(format!(
-            "has a directory of {} bytes, and it may have {MAX_DIRECTORY_BYTES}",
+            "has a directory of {} bytes; the maximum is {MAX_DIRECTORY_BYTES}",
             directory.bytes
         ));
     }
     let start = usize::try_from(directory.bytes).ok();
     let start = start.and_then(|bytes| directory.end.checked_sub(bytes));
     let start = start.ok_or_else(|| bad("its directory is larger than the file"))?;
-    // Something may stand before the archive, and shifts all offsets.
+    // Data before the archive shifts all offsets.
     let shift = (start as u64).checked_sub(directory.offset);
     let shift = shift.ok_or_else(|| bad("its directory is not where its end record says"))?;
     let mut at = start;
@@ -95,9 +95,9 @@ pub(super) fn check(file: &[u8], most: u64) -> Result<(), String> {
     }
 }
 
-/// Reads the last end record, and the one of zip64 before it.
+/// Reads the last end record, and the zip64 end record before it.
 fn directory(file: &[u8]) -> Result<Directory, &'static str> {
-    let tail = file.len().saturating_sub(TAIL_BYTES);
+    let tail = file.len().saturating_sub(END_SEARCH_BYTES);
     let fits = |at: &usize| {
         let record = &file[*at..];
         record.starts_with(&END)

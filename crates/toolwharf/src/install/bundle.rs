@@ -1,9 +1,9 @@
-//! MCPB files: an archive of a server with a manifest. They are unpacked once, by the hash of the file, and run in a sandbox
-//! that sees the files read-only.
+//! MCPB files: an archive of a server with a manifest. Each is unpacked once, into a folder named by its hash. The
+//! server runs in a sandbox that sees the files read-only.
 //!
-//! Invariants: nothing is unpacked whose hash is not the one that the registry's entry names. No file comes to stand outside
-//! of the bundle's folder, whatever an archive calls it; links and devices are refused. What an archive holds is counted as it
-//! is written, not as it says. A bundle is whole or not there.
+//! Invariants: a file is unpacked only if its hash is the one in the registry entry. No file is written outside the
+//! bundle's folder, whatever its name in the archive; links and devices are refused. Sizes are counted while writing,
+//! not taken from the archive. A bundle exists completely or not at all.
 
 use std::{
     collections::BTreeMap,
@@ -27,15 +27,15 @@ use super::{
     plan::{Part, Plan, Template, Word},
 };
 
-/// Largest file, in bytes.
-pub(super) const FILE_BYTES: usize = 128 << 20;
-/// The most that the files of a bundle may have together, in bytes.
-const UNPACKED_BYTES: u64 = 1 << 30;
+/// Maximum bytes of an MCPB file.
+pub(super) const MAX_FILE_BYTES: usize = 128 << 20;
+/// Maximum total bytes of a bundle's files.
+const MAX_UNPACKED_BYTES: u64 = 1 << 30;
 pub(super) const MAX_FILES: usize = 50_000;
-/// Largest manifest, in bytes.
-const MANIFEST_BYTES: u64 = 1 << 20;
+/// Maximum bytes of a manifest.
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 const MANIFEST: &str = "manifest.json";
-/// Arguments, variables and inputs of a manifest.
+/// Maximum arguments, variables and inputs of a manifest, each.
 const MAX_ITEMS: usize = 64;
 
 #[derive(Debug, Default, Deserialize)]
@@ -91,18 +91,18 @@ struct Asked {
     sensitive: bool,
 }
 
-/// The folder of a bundle with this hash, whether or not it is there.
+/// The folder of a bundle with this hash. It may not exist.
 pub(super) fn folder(bundles: &Path, sha256: &str) -> PathBuf {
     bundles.join(sha256)
 }
 
-/// Whether a bundle stands there. It counts as used just now.
+/// Returns true if the bundle exists, and marks it as used now.
 pub(super) fn is_there(place: &Path) -> bool {
     let opened = File::open(place);
     opened.is_ok_and(|folder| folder.set_modified(SystemTime::now()).is_ok())
 }
 
-/// Removes the bundles that no server is started from, but for so many that were used last.
+/// Removes bundles that no server uses, except the `kept` most recently used ones.
 pub(super) fn prune(bundles: &Path, is_used: impl Fn(&str) -> bool, kept: usize) {
     let entries = fs::read_dir(bundles).into_iter().flatten().flatten();
     let mut unused: Vec<(SystemTime, PathBuf)> = entries
@@ -113,7 +113,7 @@ pub(super) fn prune(bundles: &Path, is_used: impl Fn(&str) -> bool, kept: usize)
     unused.reverse();
     for (_, place) in unused.into_iter().skip(kept) {
         if let Err(error) = fs::remove_dir_all(&place) {
-            tracing::warn!("the bundle {} stays: {error}", place.display());
+            tracing::warn!("cannot remove the bundle {}: {error}", place.display());
         }
     }
 }
@@ -124,10 +124,10 @@ pub(super) fn download_file(bundles: &Path) -> io::Result<File> {
     tempfile::tempfile_in(bundles)
 }
 
-/// [`unpack`] for a file that was downloaded.
+/// Like [`unpack`], for a downloaded file.
 ///
 /// # Errors
-/// As [`unpack`].
+/// See [`unpack`].
 pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Result<PathBuf, String> {
     // Another caller may have unpacked the same bundle during the download.
     let place = folder(bundles, sha256);
@@ -137,7 +137,7 @@ pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Resul
     let mut bytes = Vec::new();
     let read = file
         .rewind()
-        .and_then(|()| file.take(FILE_BYTES as u64).read_to_end(&mut bytes));
+        .and_then(|()| file.take(MAX_FILE_BYTES as u64).read_to_end(&mut bytes));
     read.map_err(|error| format!("cannot be read again: {error}"))?;
     unpack(bundles, sha256, &bytes)
 }
@@ -145,12 +145,12 @@ pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Resul
 /// Unpacks a file into its folder below `bundles`.
 ///
 /// # Errors
-/// Why it is refused; nothing of it stays.
+/// Why it is refused. No partial files remain.
 pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBuf, String> {
     let found = hex::encode(Sha256::digest(file));
     if found != sha256 {
         return Err(format!(
-            "its hash is {found}, and the registry's entry says {sha256}"
+            "its hash is {found}, but the registry entry says {sha256}"
         ));
     }
     let place = folder(bundles, sha256);
@@ -164,17 +164,17 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
         .tempdir_in(bundles)
         .map_err(disk)?;
     let inside = stage.path().join("bundle");
-    extract(file, &inside, UNPACKED_BYTES)?;
+    extract(file, &inside, MAX_UNPACKED_BYTES)?;
     match fs::rename(&inside, &place) {
-        // Somebody else was faster.
+        // Another task was faster.
         Err(_) if place.is_dir() => Ok(place),
         done => done.map(|()| place).map_err(disk),
     }
 }
 
-/// Writes the files of an archive below `into`, of at most `most` bytes together.
+/// Writes the files of an archive below `into`, with at most `most` bytes in total.
 pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String> {
-    let bad = |error: &dyn std::fmt::Display| format!("is no usable archive: {error}");
+    let bad = |error: &dyn std::fmt::Display| format!("is not a usable archive: {error}");
     archive::check(file, most)?;
     let mut archive = ZipArchive::new(Cursor::new(file)).map_err(|error| bad(&error))?;
     if archive.len() > MAX_FILES {
@@ -187,7 +187,7 @@ pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String>
         let name = entry.name().map_err(|error| bad(&error))?.into_owned();
         let shown: String = name.escape_debug().take(100).collect();
         let path = inside(&name)
-            .ok_or_else(|| format!("holds `{shown}`, which is no path inside of it"))?;
+            .ok_or_else(|| format!("holds `{shown}`, which is not a path inside it"))?;
         let place = into.join(path);
         let mode = entry.unix_mode().unwrap_or_default();
         let kind = mode & 0o170_000;
@@ -218,13 +218,13 @@ pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String>
 }
 
 fn folder_at(path: &Path) -> Result<(), String> {
-    // Servers run as users of their own, and the umask of this process may be a strict one.
+    // Servers run as other users, and the umask of this process may be restrictive.
     let made = fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)));
     made.map_err(|error| format!("holds a folder that cannot be made: {error}"))
 }
 
-/// A path that stays inside, by the letter.
+/// Returns the path if it stays inside the folder lexically.
 fn inside(name: &str) -> Option<PathBuf> {
     let name = name.strip_suffix('/').unwrap_or(name);
     let is_plain = |part: &str| {
@@ -239,7 +239,7 @@ fn inside(name: &str) -> Option<PathBuf> {
 }
 
 impl Plan {
-    /// Takes in what the manifest of an unpacked bundle says: what runs it, and what it asks for. What is wrong with it goes to
+    /// Adds the manifest of an unpacked bundle to the plan: the program, arguments, variables and inputs. Errors go to
     /// `refused`.
     pub(super) fn unpacked(&mut self, folder: PathBuf) {
         let manifest = match read(&folder) {
@@ -256,7 +256,7 @@ impl Plan {
         {
             wrong(
                 "/compatibility/platforms",
-                "does not have `linux`".to_owned(),
+                "does not include `linux`".to_owned(),
             );
         }
         if config.args.len() > MAX_ITEMS
@@ -278,7 +278,8 @@ impl Plan {
             ("uv", _) => {
                 return wrong(
                     "/server/type",
-                    "`uv` bundles take packages when they start, which cannot be pinned".to_owned(),
+                    "`uv` bundles install packages when they start, which cannot be pinned"
+                        .to_owned(),
                 );
             }
             _ => None,
@@ -288,14 +289,14 @@ impl Plan {
             return wrong(
                 "/server/mcp_config/command",
                 format!(
-                    "`{shown}` is not what runs a bundle: `node`, `python3`, or a file of its own"
+                    "`{shown}` cannot run a bundle: use `node`, `python3` or a file in the bundle"
                 ),
             );
         };
         let mut fields = BTreeMap::new();
         for (key, asked) in &manifest.user_config {
             if key.len() > 100 || key.chars().any(|c| super::document::is_odd(c, false)) {
-                return wrong("/user_config", "has a key that cannot be one".to_owned());
+                return wrong("/user_config", "has an invalid key".to_owned());
             }
             fields.insert(format!("user_config.{key}"), (key.clone(), asked));
         }
@@ -333,7 +334,7 @@ impl Plan {
 }
 
 impl Config {
-    /// As it is on this system.
+    /// The configuration for Linux.
     fn here(mut self) -> Self {
         if let Some(own) = self.platform_overrides.remove("linux") {
             self.command = own.command.unwrap_or(self.command);
@@ -363,20 +364,20 @@ impl Asked {
             is_required: self.required,
             is_secret: self.sensitive,
             format: format.map(str::to_owned),
-            // Folders of the user's, which a gateway does not know.
+            // Defaults with `${…}` name folders of the user, which a gateway does not know.
             preset: preset.filter(|text| !text.contains("${")),
             ..Input::default()
         }
     }
 }
 
-/// A text of the manifest with `${__dirname}` and `${user_config.KEY}` in it.
+/// Parses a text of the manifest with `${__dirname}` and `${user_config.KEY}` in it.
 fn template(text: &str, fields: &BTreeMap<String, usize>) -> Result<Template, String> {
     let mut template = Template::new();
     let mut plain = String::new();
     let mut rest = text;
     if text.len() > 4096 || text.chars().any(|c| super::document::is_odd(c, false)) {
-        return Err("is too long, or contains characters that cannot be seen".to_owned());
+        return Err("is too long, or contains invisible characters".to_owned());
     }
     while let Some((before, after)) = rest.split_once("${") {
         plain.push_str(before);
@@ -389,7 +390,7 @@ fn template(text: &str, fields: &BTreeMap<String, usize>) -> Result<Template, St
                 template.push(Part::Text(std::mem::take(&mut plain)));
                 template.push(Part::Field(*field));
             }
-            _ => return Err(format!("names `{name}`, which is not known here")),
+            _ => return Err(format!("names `{name}`, which is unknown")),
         }
     }
     plain.push_str(rest);
@@ -401,10 +402,9 @@ fn template(text: &str, fields: &BTreeMap<String, usize>) -> Result<Template, St
 fn read(folder: &Path) -> Result<Manifest, String> {
     let mut text = Vec::new();
     let opened = File::open(folder.join(MANIFEST));
-    let read = opened.and_then(|file| file.take(MANIFEST_BYTES).read_to_end(&mut text));
+    let read = opened.and_then(|file| file.take(MAX_MANIFEST_BYTES).read_to_end(&mut text));
     read.map_err(|error| format!("has no {MANIFEST}: {error}"))?;
     mcp::json::validate(&text, 32)
-        .map_err(|fault| format!("has a {MANIFEST} that is not usable: {fault}"))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| format!("has a {MANIFEST} that is not usable: {error}"))
+        .map_err(|fault| format!("has an invalid {MANIFEST}: {fault}"))?;
+    serde_json::from_slice(&text).map_err(|error| format!("has an invalid {MANIFEST}: {error}"))
 }

@@ -1,7 +1,7 @@
-//! An entry of a registry: `server.json`, schema 2025-12-11, as registries give it.
+//! A registry entry: `server.json`, schema 2025-12-11.
 //!
-//! Invariant: whoever has a [`Document`] has one without control characters, without characters that turn or hide text, and
-//! within the bounds below. Keys that are not known are left alone.
+//! Invariant: a [`Document`] contains no control characters, no characters that reorder or hide text, and is within the
+//! limits below. Unknown keys are ignored.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use api::Wrong;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// Longest text, in bytes.
-const TEXT_BYTES: usize = 4096;
-/// Longest description or title, in bytes.
-const NAME_BYTES: usize = 200;
-/// Packages, remotes, arguments, variables or choices of one list.
-const LIST_ITEMS: usize = 64;
-/// Deepest nesting.
-const DEPTH: usize = 24;
-/// Largest entry, in bytes.
-pub(super) const ENTRY_BYTES: usize = 256 << 10;
-/// Faults that are told.
+/// Maximum bytes of a text.
+const MAX_TEXT_BYTES: usize = 4096;
+/// Maximum bytes of a name or a key.
+const MAX_NAME_BYTES: usize = 200;
+/// Maximum packages, remotes, arguments, variables or choices of one list.
+const MAX_LIST_ITEMS: usize = 64;
+/// Maximum nesting depth.
+const MAX_DEPTH: usize = 24;
+/// Maximum bytes of an entry.
+pub(super) const MAX_ENTRY_BYTES: usize = 256 << 10;
+/// Maximum number of faults that are reported.
 const MAX_WRONG: usize = 20;
 
-/// The field where publishers put data that the schema has no place for.
+/// The field for publishers' data that has no place in the schema.
 pub(super) const PUBLISHER: &str = "io.modelcontextprotocol.registry/publisher-provided";
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -92,7 +92,7 @@ pub(super) struct Argument {
     pub(super) input: Input,
 }
 
-/// A variable of the environment, or a header.
+/// An environment variable or a header.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Named {
@@ -120,7 +120,7 @@ pub(super) struct Input {
     pub(super) variables: BTreeMap<String, Input>,
 }
 
-/// Some registries write `null` for what is not there.
+/// Some registries write `null` for missing values.
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -146,14 +146,14 @@ impl Document {
             wrong.push(Wrong::new("/name", must));
         }
         if !is_version(&document.version) {
-            let must = "must be one version, such as `1.0.2`, and no range";
+            let must = "must be a single version such as `1.0.2`, not a range";
             wrong.push(Wrong::new("/version", must));
         }
         for (key, text) in [
             ("title", document.title.as_deref()),
             ("description", Some(&*document.description)),
         ] {
-            if text.is_some_and(|text| text.len() > TEXT_BYTES) {
+            if text.is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
                 wrong.push(Wrong::new(format!("/{key}"), "is too long"));
             }
         }
@@ -165,25 +165,25 @@ impl Document {
     }
 }
 
-/// Looks for texts that are not what they seem, and for too much of anything. What publishers add to `_meta` is not shown to
-/// anybody; what of it is used is checked there.
+/// Checks for deceptive texts and exceeded limits. Skips `_meta`: publishers' data in it is never displayed, and the
+/// used parts are checked where they are used.
 fn look(value: &Value, at: &mut String, depth: usize, is_prose: bool, wrong: &mut Vec<Wrong>) {
     if wrong.len() >= MAX_WRONG {
         return;
     }
     let mut say = |what: &str| wrong.push(Wrong::new(at.clone(), what));
-    if depth > DEPTH {
+    if depth > MAX_DEPTH {
         return say("is nested too deeply");
     }
     match value {
-        Value::String(text) if text.len() > TEXT_BYTES => say("is too long"),
+        Value::String(text) if text.len() > MAX_TEXT_BYTES => say("is too long"),
         Value::String(text) => {
             if let Some(odd) = text.chars().find(|c| is_odd(*c, is_prose)) {
                 say(&format!("contains the character U+{:04X}", u32::from(odd)));
             }
         }
-        Value::Array(items) if items.len() > LIST_ITEMS => say("has too many items"),
-        Value::Object(members) if members.len() > LIST_ITEMS => say("has too many members"),
+        Value::Array(items) if items.len() > MAX_LIST_ITEMS => say("has too many items"),
+        Value::Object(members) if members.len() > MAX_LIST_ITEMS => say("has too many members"),
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 below(&index.to_string(), item, at, depth, false, wrong);
@@ -191,8 +191,8 @@ fn look(value: &Value, at: &mut String, depth: usize, is_prose: bool, wrong: &mu
         }
         Value::Object(members) => {
             for (key, item) in members {
-                if key.len() > NAME_BYTES || key.chars().any(|c| is_odd(c, false)) {
-                    wrong.push(Wrong::new(at.clone(), "has a key that cannot be one"));
+                if key.len() > MAX_NAME_BYTES || key.chars().any(|c| is_odd(c, false)) {
+                    wrong.push(Wrong::new(at.clone(), "has an invalid key"));
                 } else if key != "_meta" {
                     below(key, item, at, depth, key == "description", wrong);
                 }
@@ -217,8 +217,8 @@ fn below(
     at.truncate(length);
 }
 
-/// Characters that steer terminals, and those that turn, hide or join text (Unicode's `Bidi_Control`, and others that nobody
-/// sees).
+/// Returns true for control characters, and for characters that reorder, hide or join text (Unicode's `Bidi_Control`,
+/// and other invisible ones).
 pub(super) fn is_odd(c: char, is_prose: bool) -> bool {
     let is_hidden = matches!(
         c,
@@ -230,7 +230,7 @@ pub(super) fn is_odd(c: char, is_prose: bool) -> bool {
     (c.is_control() || is_hidden) && !is_fine
 }
 
-/// A namespace, a slash and a name.
+/// Returns true for a namespace, a slash and a name.
 pub(crate) fn is_name(name: &str) -> bool {
     let plain = |text: &str, more: &[u8]| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
@@ -241,11 +241,11 @@ pub(crate) fn is_name(name: &str) -> bool {
         ends && text.bytes().all(is_plain) && !text.contains("..")
     };
     let parts = name.split_once('/');
-    name.len() <= NAME_BYTES
+    name.len() <= MAX_NAME_BYTES
         && parts.is_some_and(|(space, name)| plain(space, b".-") && plain(name, b"._-"))
 }
 
-/// One version of a package: no range, no tag that moves.
+/// Returns true for one version of a package: not a range, not a tag that may move.
 pub(super) fn is_version(version: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+_!".contains(&byte);
     let is_any = |part: &str| matches!(part, "x" | "X" | "");

@@ -1,5 +1,5 @@
-//! Requests to registries: bounded in size and time, redirects not followed, with a cache on the disk, so that what was once
-//! found is found again without the registry.
+//! Requests to registries: limited in size and time, without redirects. A cache on disk makes known entries available
+//! while their registry is unreachable.
 
 use std::{
     io,
@@ -20,21 +20,21 @@ use tokio::{
 };
 use url::{Host, Url};
 
-/// Largest answer, in bytes: a whole registry in one file has some megabytes.
-const ANSWER_BYTES: usize = 16 << 20;
-const DEPTH: usize = 64;
-/// Values in an answer. Each takes about a hundred bytes of memory, and may take two in the answer.
+/// Maximum bytes of a response. A whole registry in one file has some megabytes.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
+const MAX_DEPTH: usize = 64;
+/// Maximum values in a response. Each takes about a hundred bytes of memory, and as few as two in the response.
 const MAX_VALUES: usize = 1_000_000;
-/// Parsed answers that are in memory at a time, over all callers.
-const PARSED_ANSWERS: usize = 2;
-const ANSWER: Duration = Duration::from_secs(20);
-const DOWNLOAD: Duration = Duration::from_secs(300);
-/// A file of the cache that is younger is taken without asking.
-const FRESH: Duration = Duration::from_secs(60);
-/// The most that the files of the cache may have together, in bytes.
-const CACHE_BYTES: u64 = 128 << 20;
-/// Hops of a download: releases stand elsewhere than their names say.
-const REDIRECTS: usize = 5;
+/// Maximum parsed responses in memory, over all callers.
+const MAX_PARSED_RESPONSES: usize = 2;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(300);
+/// Cached files younger than this are used without a request.
+const CACHE_TTL: Duration = Duration::from_secs(60);
+/// Maximum total bytes of the cache.
+const MAX_CACHE_BYTES: u64 = 128 << 20;
+/// Maximum redirects of a download. Release files are often on another host than their URL.
+const MAX_REDIRECTS: usize = 5;
 
 pub(super) struct Fetcher {
     connector: Connector,
@@ -43,15 +43,15 @@ pub(super) struct Fetcher {
     parsing: Arc<Semaphore>,
 }
 
-/// An answer, and why it is an old one, if it is.
+/// A response. `stale` is set if it is an old one, and says why.
 pub(super) struct Answer {
     pub(super) json: Value,
     pub(super) stale: Option<String>,
-    /// Do not hold it across a wait for another answer.
+    /// Must not be held while waiting for another response.
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-/// The first line of a file of the cache; the rest is the answer.
+/// The first line of a cache file. The rest is the response.
 #[derive(Serialize, Deserialize)]
 struct Head {
     url: String,
@@ -64,7 +64,7 @@ struct Cached {
     age: Duration,
 }
 
-/// Whether a URL is of this machine.
+/// Returns true for URLs of this machine.
 pub(super) fn is_local(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost",
@@ -79,8 +79,8 @@ impl Fetcher {
         Self {
             connector: Connector::new(),
             cache,
-            fresh: FRESH,
-            parsing: Arc::new(Semaphore::new(PARSED_ANSWERS)),
+            fresh: CACHE_TTL,
+            parsing: Arc::new(Semaphore::new(MAX_PARSED_RESPONSES)),
         }
     }
 
@@ -90,10 +90,10 @@ impl Fetcher {
         self
     }
 
-    /// A JSON document.
+    /// Fetches a JSON document; `None` if the registry returned 404.
     ///
     /// # Errors
-    /// Why there is none, neither there nor in the cache; `None`: the registry has no such thing.
+    /// Why it is neither available from the registry nor in the cache.
     pub(super) async fn json(&self, url: &Url) -> Result<Option<Answer>, String> {
         let file = self.cache.join(hex::encode(Sha256::digest(url.as_str())));
         let cached = read(&file, url).await;
@@ -108,7 +108,7 @@ impl Fetcher {
             Ok((StatusCode::OK, etag, body)) => match self.answer(&body, None).await {
                 Ok(answer) => {
                     if let Err(error) = self.keep(&file, url, etag, &body).await {
-                        tracing::warn!("what {shown} lists is not kept: {error}");
+                        tracing::warn!("cannot cache the response of {shown}: {error}");
                     }
                     return Ok(Some(answer));
                 }
@@ -121,15 +121,19 @@ impl Fetcher {
             return Err(format!("{shown}: {}", failed.unwrap_or_default()));
         };
         if failed.is_none() {
-            // It is as it was.
+            // Not modified.
             let _ = self.keep(&file, url, cached.etag, &cached.body).await;
         }
-        let stale =
-            failed.map(|why| format!("{shown}: {why}; this is what it said {}", ago(cached.age)));
+        let stale = failed.map(|why| {
+            format!(
+                "{shown}: {why}; this is its response from {}",
+                ago(cached.age)
+            )
+        });
         self.answer(&cached.body, stale).await.map(Some)
     }
 
-    /// Parses an answer, when few enough others are in memory.
+    /// Parses a response, once few enough others are in memory.
     async fn answer(&self, body: &[u8], stale: Option<String>) -> Result<Answer, String> {
         let turn = self.parsing.clone().acquire_owned().await.ok();
         Ok(Answer {
@@ -154,21 +158,21 @@ impl Fetcher {
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        let request = request.body(Bytes::new()).map_err(|_| "it is no URL")?;
+        let request = request.body(Bytes::new()).map_err(|_| "it is not a URL")?;
         let answer = self
             .connector
-            .fetch_within(request, ANSWER_BYTES, false, ANSWER)
+            .fetch_within(request, MAX_RESPONSE_BYTES, false, REQUEST_TIMEOUT)
             .await?;
         let etag = answer.headers().get(header::ETAG);
         let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
         Ok((answer.status(), etag, answer.into_body()))
     }
 
-    /// Downloads a file of at most `max` bytes to `into`. `at_home`: whose addresses may be private ones; all others have to be public,
-    /// and https.
+    /// Downloads a file of at most `max` bytes to `into`. `at_home`: an origin whose addresses may be private; all
+    /// other hosts must be public and use https.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the download failed.
     pub(super) async fn download(
         &self,
         url: &str,
@@ -176,18 +180,18 @@ impl Fetcher {
         max: usize,
         into: &mut fs::File,
     ) -> Result<(), String> {
-        let mut url = Url::parse(url).map_err(|_| "it is no URL")?;
-        for _ in 0..=REDIRECTS {
+        let mut url = Url::parse(url).map_err(|_| "it is not a URL")?;
+        for _ in 0..=MAX_REDIRECTS {
             let is_home = at_home.is_some_and(|home| home.origin() == url.origin());
             let shown = model::url_for_display(url.as_str());
             if !is_home && url.scheme() != "https" {
                 return Err(format!("{shown} is not https"));
             }
             let request = Request::builder().uri(url.as_str()).body(Bytes::new());
-            let request = request.map_err(|_| format!("{shown} is no URL"))?;
+            let request = request.map_err(|_| format!("{shown} is not a URL"))?;
             let answer = self
                 .connector
-                .fetch_into(request, max, !is_home, DOWNLOAD, into)
+                .fetch_into(request, max, !is_home, DOWNLOAD_TIMEOUT, into)
                 .await;
             let answer = answer.map_err(|why| format!("{shown}: {why}"))?;
             let next = answer
@@ -202,9 +206,9 @@ impl Fetcher {
             };
             url = url
                 .join(next)
-                .map_err(|_| format!("{shown} leads to no URL"))?;
+                .map_err(|_| format!("{shown} redirects to an invalid URL"))?;
         }
-        Err(format!("more than {REDIRECTS} redirects"))
+        Err(format!("more than {MAX_REDIRECTS} redirects"))
     }
 
     async fn keep(
@@ -229,7 +233,7 @@ impl Fetcher {
         self.prune(file).await
     }
 
-    /// Removes what is oldest in the cache until it is within its bound.
+    /// Removes the oldest files until the cache is within its limit.
     async fn prune(&self, kept: &Path) -> io::Result<()> {
         let mut all = Vec::new();
         let mut entries = fs::read_dir(&self.cache).await?;
@@ -241,7 +245,7 @@ impl Fetcher {
         let mut total: u64 = all.iter().map(|(_, size, _)| size).sum();
         all.sort();
         for (_, size, path) in all.into_iter().filter(|(.., path)| path != kept) {
-            if total <= CACHE_BYTES {
+            if total <= MAX_CACHE_BYTES {
                 break;
             }
             fs::remove_file(path).await?;
@@ -264,7 +268,7 @@ async fn read(file: &Path, url: &Url) -> Option<Cached> {
 }
 
 fn parsed(body: &[u8]) -> Result<Value, String> {
-    let valid = mcp::json::validate(body, DEPTH);
+    let valid = mcp::json::validate(body, MAX_DEPTH);
     valid.map_err(|fault| format!("its answer is not the JSON of a registry: {fault}"))?;
     if values(body) > MAX_VALUES {
         return Err(format!("its answer has more than {MAX_VALUES} values"));
@@ -273,7 +277,7 @@ fn parsed(body: &[u8]) -> Result<Value, String> {
         .map_err(|error| format!("its answer is not the JSON of a registry: {error}"))
 }
 
-/// At least as many as a JSON text has values: each but the first follows one of these characters.
+/// An upper bound for the number of values in a JSON text: each value except the first follows one of these characters.
 fn values(body: &[u8]) -> usize {
     let (mut count, mut in_text, mut is_escaped) = (1, false, false);
     for byte in body {

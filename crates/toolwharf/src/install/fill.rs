@@ -1,8 +1,8 @@
-//! Values put into a plan: an entry as `mcp.json` has it, and the secrets that it names.
+//! Fills values into a plan. The result is an entry for `mcp.json` and the secrets that it refers to.
 //!
-//! Invariants: a value is one argument, or a part of one, whatever is in it. No text of a registry or of a value is taken for
-//! a variable (`${…}`): only secrets are, by names made here. No argument shows the sandbox a path of this host but those of
-//! inputs that ask for one.
+//! Invariants: a value is one argument, or a part of one, whatever its contents. No text from a registry or a value is
+//! expanded as a variable (`${…}`): only secrets are, under names made here. Arguments expose host paths to the sandbox
+//! only from inputs that ask for a path.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,22 +20,23 @@ use super::{
     plan::{Field, Format, Kind, Part, Plan, Template},
 };
 
-/// Longest value, in bytes; a secret may be a key in several lines.
-const VALUE_BYTES: usize = 16 << 10;
-/// Values of one input.
+/// Maximum bytes of a value. A secret may be a key with several lines.
+const MAX_VALUE_BYTES: usize = 16 << 10;
+/// Maximum values of one input.
 const MAX_VALUES: usize = 32;
 /// The folder of a bundle in its sandbox.
 pub(super) const BUNDLE: &str = "/bundle";
 
-/// The place of the entry, which decides where its secrets are.
+/// The target of the installation, which decides where secrets are stored.
 pub(crate) enum Place<'p> {
-    /// In `mcp.json`: secrets are variables of the gateway's environment. Tells whether one is set.
+    /// In `mcp.json`: secrets are environment variables of the gateway. The function returns true for variables that
+    /// are set.
     File(&'p (dyn Fn(&str) -> bool + Sync)),
-    /// In a project, which keeps them.
+    /// In a project, which stores secrets.
     Project,
 }
 
-/// An entry, and what goes with it.
+/// An entry with its secrets, network access and mounts.
 #[derive(Debug)]
 pub(crate) struct Filled {
     pub(crate) entry: Value,
@@ -45,7 +46,7 @@ pub(crate) struct Filled {
     pub(crate) mounts: Vec<String>,
 }
 
-/// The values of each field as they stand in texts of the entry: variables escaped, secrets by their names.
+/// The values of each field as used in texts of the entry: `${` escaped, secrets by name.
 struct Values {
     texts: Vec<Vec<String>>,
     secrets: BTreeMap<String, String>,
@@ -53,7 +54,7 @@ struct Values {
 
 impl Plan {
     /// # Errors
-    /// All that is wrong: values with their places below `/values`, the entry's own with theirs.
+    /// All errors: those of values with a place below `/values`, those of the entry with its places.
     pub(crate) fn fill(
         &self,
         server: &ServerName,
@@ -69,7 +70,7 @@ impl Plan {
             .keys()
             .filter(|name| !self.fields.iter().any(|it| it.name == **name))
         {
-            wrong.push(Wrong::new(pointer(name), "is no input of this server"));
+            wrong.push(Wrong::new(pointer(name), "is not an input of this server"));
         }
         let paths = |name: &String| {
             self.fields
@@ -79,7 +80,7 @@ impl Plan {
         for name in writable.iter().filter(|name| !paths(name)) {
             wrong.push(Wrong::new(
                 "/writable",
-                format!("`{name}` is no input with a path"),
+                format!("`{name}` is not a path input"),
             ));
         }
         let values = self.values(server, given, place, &mut wrong);
@@ -132,7 +133,7 @@ impl Plan {
                     let name = variable(&field.name);
                     if !texts.is_empty() {
                         let why = format!(
-                            "is a secret, and mcp.json holds none: install it into a project, which keeps secrets sealed, or set {name} in the environment of `toolwharf serve` and leave it out here"
+                            "is a secret, and mcp.json holds none: install it into a project, which stores secrets encrypted, or set {name} in the environment of `toolwharf serve` and leave it out here"
                         );
                         wrong.push(Wrong::new(&at, why));
                     }
@@ -145,7 +146,7 @@ impl Plan {
             if field.is_required && texts.is_empty() && !wrong.iter().any(|it| it.pointer == at) {
                 let way_out = match (field.is_secret, place) {
                     (true, Place::File(_)) => format!(
-                        ": set {} in the environment of `toolwharf serve`, or install it into a project, which keeps secrets sealed",
+                        ": set {} in the environment of `toolwharf serve`, or install it into a project, which stores secrets encrypted",
                         variable(&field.name)
                     ),
                     _ => String::new(),
@@ -259,7 +260,7 @@ impl Plan {
         Some((entry, mounts))
     }
 
-    /// The program, and what it gets before the arguments of the entry.
+    /// The program and its options before the entry's arguments.
     fn program(&self) -> Vec<String> {
         let spec = |sign: &str| match &self.version {
             Some(version) => format!("{}{sign}{version}", self.target),
@@ -280,7 +281,7 @@ impl Plan {
         }
     }
 
-    /// Folders of the host: of inputs that are paths, of mounts of an image, and of a bundle.
+    /// Host folders: from path inputs, image mounts and the bundle.
     fn mounts(&self, values: &Values, writable: &[String]) -> Vec<String> {
         let mode = |field: &Field| {
             if writable.contains(&field.name) {
@@ -321,7 +322,7 @@ impl Plan {
         mounts.into_iter().collect()
     }
 
-    /// The sandbox shows its program each argument that is a path of the host: those that somebody asked for only.
+    /// Refuses host paths that no input asked for, since the sandbox would expose them to its program.
     fn fits(&self, word: &str, value: Option<&Template>) -> Result<(), &'static str> {
         let is_below = |folder: &str| Path::new(word).starts_with(folder) && !word.contains("..");
         let is_path = value.is_some_and(|value| matches!(value[..], [Part::Field(at)] if self.fields[at].format == Format::Path));
@@ -333,10 +334,10 @@ impl Plan {
         {
             return Ok(());
         }
-        Err("is a path of this host, which only an input with the format `filepath` may be")
+        Err("is a path of this host; only an input with the format `filepath` may be one")
     }
 
-    /// The cause of a wrong argument: its only value, or the entry.
+    /// The place to report for a wrong argument: its first input, or the entry.
     fn place(&self, at: &str, value: Option<&Template>) -> String {
         match value.map(Vec::as_slice) {
             Some([Part::Field(field), ..]) => pointer(&self.fields[*field].name),
@@ -346,7 +347,7 @@ impl Plan {
 }
 
 impl Values {
-    /// A text with its fields put in; `None`: one of them has no value.
+    /// A text with its fields filled in; `None` if one of them has no value.
     fn one(&self, template: &Template) -> Option<String> {
         self.at(template, 0)
     }
@@ -356,7 +357,7 @@ impl Values {
         for part in template {
             match part {
                 Part::Text(part) => text.push_str(&escaped(part)),
-                // Of several values the last one stands for those that there are not.
+                // A field with fewer values than others repeats its first one.
                 Part::Field(field) => {
                     let values = &self.texts[*field];
                     text.push_str(values.get(index).or(values.first())?);
@@ -366,7 +367,7 @@ impl Values {
         Some(text)
     }
 
-    /// The words of an argument: none if a field of it has no value, several if one has several.
+    /// The words of an argument: none if one of its fields has no value, several if one has several.
     fn words(
         &self,
         flag: Option<&str>,
@@ -396,7 +397,7 @@ impl Values {
             match &flag {
                 Some(flag) if flag.starts_with("--") => words.push(format!("{flag}={text}")),
                 _ if is_given && text.starts_with('-') => {
-                    return Err("begins with `-`, which the program would take for an option");
+                    return Err("begins with `-`, so the program would read it as an option");
                 }
                 Some(flag) => words.extend([flag.clone(), text]),
                 None => words.push(text),
@@ -407,12 +408,12 @@ impl Values {
 }
 
 impl Field {
-    /// The values as texts: those given, or the publisher's.
+    /// The values as texts: the given ones, or the publisher's default.
     fn texts(&self, given: Option<&Value>) -> Result<Vec<String>, String> {
         let items: Vec<&Value> = match given {
             None | Some(Value::Null) => return self.checked(self.preset.iter().cloned().collect()),
             Some(Value::Array(items)) if self.is_repeated => items.iter().collect(),
-            Some(Value::Array(_)) => return Err("must be one value, and no list".to_owned()),
+            Some(Value::Array(_)) => return Err("must be a single value, not a list".to_owned()),
             Some(item) => vec![item],
         };
         let text = |item: &Value| match item {
@@ -423,7 +424,7 @@ impl Field {
         };
         let texts: Result<Vec<String>, String> = items.into_iter().map(text).collect();
         let mut texts = texts?;
-        // A form sends what nobody filled in.
+        // Forms send empty texts for inputs that were not filled in.
         texts.retain(|text| !text.is_empty());
         self.checked(texts)
     }
@@ -440,8 +441,8 @@ impl Field {
                     is_odd(c, false)
                 }
             };
-            if text.len() > VALUE_BYTES || text.chars().any(is_fine) {
-                return Err("is too long, or contains characters that cannot be seen".to_owned());
+            if text.len() > MAX_VALUE_BYTES || text.chars().any(is_fine) {
+                return Err("is too long, or contains invisible characters".to_owned());
             }
             if !self.choices.is_empty() && !self.choices.contains(text) {
                 return Err(format!("must be one of: {}", self.choices.join(", ")));
@@ -457,7 +458,7 @@ impl Field {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || b"._~-".contains(&b)))
                 .then_some(
-                    "stands in a URL: it may have letters, digits and `.`, `_`, `~`, `-` only",
+                    "is part of a URL: it may only contain letters, digits, `.`, `_`, `~` and `-`",
                 ),
                 Format::Text => None,
             };
@@ -478,7 +479,7 @@ fn is_path(text: &str) -> bool {
         && !text.contains(':')
 }
 
-/// The port and the path where a server that is launched here says that it listens.
+/// The port and path of a URL at which a locally launched server listens.
 fn listening(text: &str) -> Option<(u16, String)> {
     let url = Url::parse(text).ok().filter(|url| url.scheme() == "http")?;
     let is_here = match url.host()? {
@@ -490,18 +491,18 @@ fn listening(text: &str) -> Option<(u16, String)> {
     Some((port, url.path().to_owned()))
 }
 
-/// A text that an entry takes as it is.
+/// Escapes `${`, so that an entry takes the text literally.
 pub(super) fn escaped(text: &str) -> String {
     text.replace("${", "$${")
 }
 
-/// Keeps a secret, and refers to it.
+/// Stores a secret and returns a reference to it.
 fn named(secrets: &mut BTreeMap<String, String>, name: &str, value: String) -> String {
     secrets.insert(name.to_owned(), value);
     format!("${{{name}}}")
 }
 
-/// A name of letters that variables may have.
+/// Converts a text to a valid variable name.
 fn variable(text: &str) -> String {
     let letter = |c: char| {
         if c.is_ascii_alphanumeric() {

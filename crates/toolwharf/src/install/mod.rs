@@ -1,16 +1,16 @@
-//! Servers that registries list: finding them, and what it takes to install one.
+//! Installing servers from registries: finding entries, and turning them into server configurations.
 //!
-//! - `document`: an entry of a registry (`server.json`, schema 2025-12-11), checked as a whole.
-//! - `plan`: the ways in which it can be installed, and what each of them asks for; `fill`: values put in; `secret`s of
-//!   theirs are named and never written out.
-//! - `fetch`: requests to registries, with a cache on the disk; `sources`: which registries there are, and the catalogue that
-//!   is built in.
-//! - `bundle`: MCPB files, unpacked; `archive`: their bounds, checked before anything is parsed.
+//! - `document`: a registry entry (`server.json`, schema 2025-12-11), validated as a whole.
+//! - `plan`: the possible installation plans of an entry, with their inputs. `fill`: inserts values; secrets are
+//!   referred to by name and never written out.
+//! - `fetch`: requests to registries, with a cache on disk. `sources`: the registries, including the built-in
+//!   catalogue.
+//! - `bundle`: unpacking MCPB files. `archive`: their limits, checked before anything is parsed.
 //!
-//! Invariants: a registry is not trusted. An entry that holds anything odd is refused as a whole, with the place; nothing of
-//! it is given to a shell, to npm, to uv or to Docker but checked names and versions. Texts of an entry are never filled in
-//! from the environment. Every list, text, page and file has a bound. Deliberately absent: writing the configuration, and
-//! starting anything.
+//! Invariants: a registry is not trusted. An entry with anything suspicious is refused as a whole, with the place. Only
+//! validated names and versions are passed to npm, uv or Docker, and nothing to a shell. Texts of an entry are never
+//! expanded from the environment. Every list, text, page and file is limited in size. Deliberately absent: writing the
+//! configuration, and starting anything.
 
 mod archive;
 mod bundle;

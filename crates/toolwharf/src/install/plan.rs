@@ -1,7 +1,7 @@
-//! The ways in which an entry can be installed, and what each asks for.
+//! The possible installation plans of a registry entry, with the inputs that each one needs.
 //!
-//! Invariant: a plan that has nothing in `refused` holds names that npm, PyPI and Docker take for nothing but packages and
-//! images, and arguments that are either the publisher's for the program itself, or inputs.
+//! Invariant: in a plan with an empty `refused` list, npm, PyPI and Docker can interpret the names only as packages and
+//! images. Each argument is either the publisher's, for the program itself, or an input.
 
 mod arguments;
 mod inputs;
@@ -18,11 +18,11 @@ use super::{
     fetch::is_local,
 };
 
-/// Hosts that an entry may permit, and volumes that it may have.
+/// Maximum hosts that an entry may permit, and maximum volumes.
 const MAX_HOSTS: usize = 64;
-/// The publishers whose permissions are taken: we ourselves, and ToolHive.
-const OURS: &str = "dev.toolwharf";
-const TOOLHIVE: &str = "io.github.stacklok";
+/// The publishers whose permissions are used: Toolwharf and ToolHive.
+const TOOLWHARF_KEY: &str = "dev.toolwharf";
+const TOOLHIVE_KEY: &str = "io.github.stacklok";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Remote,
 }
 
-/// The inputs that are asked for.
+/// One input.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Field {
     pub(super) name: String,
@@ -46,7 +46,7 @@ pub(crate) struct Field {
     pub(super) placeholder: Option<String>,
     pub(super) choices: Vec<String>,
     pub(super) is_repeated: bool,
-    /// It stands in a URL.
+    /// It is part of a URL.
     pub(super) is_of_url: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Format {
     Path,
 }
 
-/// A part of a text: as it is, or a field.
+/// A part of a text: literal text, or the index of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Text(String),
@@ -69,19 +69,19 @@ pub(super) enum Part {
 
 pub(super) type Template = Vec<Part>;
 
-/// An argument, of which there is none if a field in it has no value.
+/// An argument. It is omitted if one of its fields has no value.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     /// Its place in the entry.
     pub(super) at: String,
     pub(super) flag: Option<String>,
-    /// `None`: the flag is all of it.
+    /// `None`: a flag without a value.
     pub(super) value: Option<Template>,
-    /// It is there if this field is true.
+    /// Included only if this field is true.
     pub(super) switch: Option<usize>,
 }
 
-/// A folder of the host that a container is to see.
+/// A host folder to be mounted into a container.
 #[derive(Clone, Debug)]
 pub(super) struct Bind {
     pub(super) host: Template,
@@ -89,7 +89,6 @@ pub(super) struct Bind {
     pub(super) is_read_only: bool,
 }
 
-/// One way in which a server can be installed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) id: String,
@@ -100,25 +99,25 @@ pub(crate) struct Plan {
     pub(crate) sha256: Option<String>,
     pub(crate) refused: Vec<Wrong>,
     pub(super) fields: Vec<Field>,
-    /// Of `npx` or `uvx`.
+    /// Options of `npx` or `uvx`.
     pub(super) options: Vec<String>,
-    /// The program of a bundle, and the folder of its files on this host.
+    /// The program of a bundle, and its folder on this host.
     pub(super) program: Option<String>,
     pub(super) folder: Option<PathBuf>,
     pub(super) words: Vec<Word>,
     pub(super) env: Vec<(String, Template)>,
     pub(super) headers: Vec<(String, Template)>,
     pub(super) binds: Vec<Bind>,
-    /// Of a remote server, or where one that is launched here listens.
+    /// The URL of a remote server, or the address at which a launched one listens.
     pub(super) url: Option<Template>,
     pub(super) is_sse: bool,
     pub(super) network: Vec<String>,
     pub(super) volumes: Vec<String>,
     pub(super) notices: Vec<String>,
-    /// It is to reach everything. Only the built-in catalogue's word is taken for that.
+    /// It wants to reach all hosts. Granted only for the built-in catalogue.
     pub(super) wants_all: bool,
     pub(super) is_open: bool,
-    /// Its registry is on this machine, and so may a server be that it names.
+    /// Its registry is on this machine, so a server that it names may be, too.
     pub(super) may_be_local: bool,
 }
 
@@ -139,7 +138,7 @@ impl Kind {
         all.into_iter().find(|kind| kind.word() == word)
     }
 
-    /// The command that may be hinted at, and the registry that packages come from.
+    /// The allowed runtime hints, and the allowed registries.
     fn usual(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Self::Npm => (&["npx", "node"], &["https://registry.npmjs.org"]),
@@ -169,7 +168,7 @@ impl Kind {
     }
 }
 
-/// The field of an entry that names where it runs.
+/// The kinds of packages and remotes in an entry, without duplicates.
 pub(super) fn runs(document: &Document) -> Vec<String> {
     let mut runs: Vec<String> = Vec::new();
     let packages = document
@@ -185,7 +184,7 @@ pub(super) fn runs(document: &Document) -> Vec<String> {
     runs
 }
 
-/// All ways, those first that can be gone.
+/// All plans. Those that are not refused come first.
 pub(crate) fn plans(document: &Document) -> Vec<Plan> {
     let mut plans = Vec::new();
     for (index, package) in document.packages.iter().enumerate() {
@@ -235,8 +234,7 @@ impl Plan {
                 Kind::Nuget,
                 package.identifier.clone(),
             );
-            let why =
-                format!("`{word}` packages are not installed here, only npm, pypi, oci and mcpb");
+            let why = format!("`{word}` packages are not supported, only npm, pypi, oci and mcpb");
             plan.refuse(format!("{at}/registryType"), why);
             return plan;
         };
@@ -292,7 +290,7 @@ impl Plan {
             ]
             .contains(&name.to_ascii_lowercase().as_str());
             if name.is_empty() || !name.bytes().all(token) || is_hop {
-                plan.refuse(format!("{at}/name"), "cannot be the name of a header here");
+                plan.refuse(format!("{at}/name"), "is not an allowed header name");
             }
             let template = plan.template(&header.input, name);
             plan.headers.push((name.clone(), template));
@@ -304,7 +302,7 @@ impl Plan {
         self.refused.push(Wrong::new(at, why));
     }
 
-    /// Which hosts it may reach, and what it keeps.
+    /// Sets the hosts that it may reach, and its volumes.
     fn permissions(&mut self, document: &Document, identifier: &str) {
         let publisher = &document.meta[PUBLISHER];
         let texts = |value: &Value| -> Vec<String> {
@@ -315,11 +313,11 @@ impl Plan {
                 .map(str::to_owned)
                 .collect()
         };
-        let own = &publisher[OURS];
+        let own = &publisher[TOOLWHARF_KEY];
         self.wants_all = own["network"] == "open";
         self.network = texts(&own["network"]);
         self.volumes = texts(&own["volumes"]);
-        let outbound = &publisher[TOOLHIVE][identifier]["permissions"]["network"]["outbound"];
+        let outbound = &publisher[TOOLHIVE_KEY][identifier]["permissions"]["network"]["outbound"];
         self.wants_all |= outbound["insecure_allow_all"] == true;
         let ports: Vec<u64> = outbound["allow_port"]
             .as_array()
@@ -345,17 +343,17 @@ impl Plan {
         self.network.truncate(MAX_HOSTS);
     }
 
-    /// Takes in where it is listed. `None`: in the built-in catalogue.
+    /// Applies the trust in the registry that lists the entry. `None`: the built-in catalogue.
     pub(super) fn listed_by(&mut self, registry: Option<&Url>) {
         self.may_be_local = registry.is_some_and(is_local);
         self.is_open = self.wants_all && registry.is_none();
         if self.wants_all && !self.is_open {
-            let why = "the registry would let it reach every host; here it reaches none but those that are named";
+            let why = "its registry allows all hosts; here it can only reach the named ones";
             self.notices.push(why.to_owned());
         }
     }
 
-    /// The hosts that a sandbox of it reaches, as entries say it.
+    /// The network access of its sandbox, in the format of entries.
     pub(super) fn reaches(&self) -> Value {
         match (self.is_launched() && !self.is_open, self.network.as_slice()) {
             (false, _) => "open".into(),
@@ -364,7 +362,7 @@ impl Plan {
         }
     }
 
-    /// Whether a remote server may be at public addresses only: its URL is the registry's word.
+    /// Returns true if a remote server must be at a public address, since its URL comes from a registry.
     pub(crate) fn is_public_only(&self) -> bool {
         !self.may_be_local
     }
@@ -373,7 +371,7 @@ impl Plan {
         self.kind != Kind::Remote
     }
 
-    /// The entry as the API shows it.
+    /// The plan as returned by the API.
     pub(crate) fn told(&self) -> InstallOption {
         InstallOption {
             id: self.id.clone(),

@@ -1,8 +1,7 @@
-//! Which registries there are, and what they list: the catalogue that is built in, the official API (v0.1), and files as
-//! ToolHive has them.
+//! The registries and their entries: the built-in catalogue, the official API (v0.1), and files in ToolHive's format.
 //!
-//! Invariant: nobody is asked who is not named, in the settings or by an administrator. The built-in catalogue is asked first,
-//! and what it has is looked for nowhere else.
+//! Invariant: only registries named in the settings or by an administrator are contacted. The built-in catalogue comes
+//! first; entries found there are not searched elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -25,29 +24,31 @@ use url::Url;
 
 use super::{
     bundle,
-    document::{self, Document, ENTRY_BYTES},
+    document::{self, Document, MAX_ENTRY_BYTES},
     fetch::{Fetcher, is_local},
     plan::{self, Kind, Plan},
 };
 
-/// The registry that comes with the binary.
+/// The registry that is part of the binary.
 const BUILT_IN: &str = "built-in";
-/// Rows of a page, and pages of one search.
-const PAGE: usize = 100;
+/// Rows of a page, and maximum pages of one search.
+const PAGE_ROWS: usize = 100;
 const MAX_PAGES: usize = 10;
-/// Entries of a registry that is one file.
+/// Maximum entries of a registry that is one file.
 const MAX_ENTRIES: usize = 20_000;
-/// How long all pages of one registry may take.
-const SEARCH: Duration = Duration::from_secs(30);
-/// Longest word that is searched for, in characters.
-const WORD_CHARS: usize = 100;
-/// Bundles that are kept though no server is started from them: somebody looks at their forms.
-const BUNDLES: usize = 8;
-/// Installations at a time: each is an npm or uv, and a server.
-const INSTALLATIONS: usize = 2;
-/// Bundles that are downloaded or inspected at a time, over all callers. Each download takes up to 128 MiB on the disk.
+/// Timeout for all pages of one registry.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum characters of a search word.
+const MAX_WORD_CHARS: usize = 100;
+/// Unused bundles to keep, since a user may be looking at their forms.
+const MAX_UNUSED_BUNDLES: usize = 8;
+/// Maximum concurrent installations. Each runs npm or uv, and a server.
+const MAX_INSTALLATIONS: usize = 2;
+/// Maximum bundles that are downloaded or inspected concurrently, over all callers. Each download takes up to 128 MiB
+/// on disk.
 const MAX_INSPECTIONS: usize = 16;
-/// Longest wait of a downloaded bundle for its inspection. One inspection runs at a time, because it reads the whole file into memory.
+/// Maximum wait of a downloaded bundle for its inspection. One inspection runs at a time, because it reads the whole
+/// file into memory.
 const INSPECTION_WAIT: Duration = Duration::from_secs(60);
 
 static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {
@@ -55,27 +56,26 @@ static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {
     serde_json::from_str(text).expect("catalogue.json is a list, as its test says")
 });
 
-/// Entries that registries list.
+/// The registries, and the bundles unpacked from them.
 pub(crate) struct Catalogue {
     fetcher: Fetcher,
     bundles: PathBuf,
     turns: Semaphore,
-    /// Room for bundles that are downloaded or inspected.
+    /// Limits the bundles that are downloaded or inspected.
     inspections: Semaphore,
-    /// The turn of the inspection that runs.
+    /// Held by the running inspection.
     inspector: Arc<Semaphore>,
 }
 
-/// An entry of a registry, checked.
+/// A validated registry entry.
 pub(crate) struct Listing {
     pub(crate) document: Document,
     pub(crate) digest: String,
     registry: String,
-    /// Of the registry, if it is no other than this machine's or the one that is built in.
+    /// The URL of its registry; `None` for the built-in catalogue.
     url: Option<Url>,
 }
 
-/// Why there is no such thing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
@@ -83,7 +83,7 @@ pub(crate) enum Error {
     )]
     NoRegistry(String),
     #[error(
-        "`{0}` cannot be the URL of a registry: it is `https://…`, or `http://…` on this machine"
+        "`{0}` cannot be the URL of a registry: use `https://…`, or `http://…` on this machine"
     )]
     Url(String),
     #[error("no registry lists `{0}`; `toolwharf search` looks for words")]
@@ -98,14 +98,13 @@ pub(crate) enum Error {
     Unfit(String, Vec<Wrong>),
 }
 
-/// The registries that entries come from.
 #[derive(Clone)]
 enum Source {
     BuiltIn,
     Elsewhere { name: String, url: Url },
 }
 
-/// Entries that were found, and what there is to say.
+/// Entries that were found, with notices for the user.
 #[derive(Default)]
 struct Found {
     listings: Vec<Listing>,
@@ -117,7 +116,7 @@ impl Catalogue {
         Self {
             fetcher: Fetcher::new(data_dir.join("registries")),
             bundles: data_dir.join("bundles"),
-            turns: Semaphore::new(INSTALLATIONS),
+            turns: Semaphore::new(MAX_INSTALLATIONS),
             inspections: Semaphore::new(MAX_INSPECTIONS),
             inspector: Arc::new(Semaphore::new(1)),
         }
@@ -137,17 +136,18 @@ impl Catalogue {
         self.turns.acquire().await.ok()
     }
 
-    /// Entries that contain the word, by name, and the registries that did not answer. `asked`: the name of one registry, or a URL.
+    /// Searches for entries that contain the words of `word`, sorted by name. Also returns notices about registries
+    /// that failed. `asked`: the name of one registry, or a URL.
     ///
     /// # Errors
-    /// There is no such registry.
+    /// If the registry is unknown.
     pub(crate) async fn search(
         &self,
         known: &BTreeMap<String, String>,
         asked: Option<&str>,
         word: &str,
     ) -> Result<(Vec<RegistryEntry>, Vec<String>), Error> {
-        let word: String = word.trim().chars().take(WORD_CHARS).collect();
+        let word: String = word.trim().chars().take(MAX_WORD_CHARS).collect();
         let sources = chosen(known, asked)?;
         let looks = sources.iter().map(|source| self.list(source, &word));
         let mut servers = Vec::new();
@@ -162,7 +162,7 @@ impl Catalogue {
         Ok((servers, notices))
     }
 
-    /// The entry of that name; a part behind the `/` is enough where only one has it.
+    /// Finds an entry by name. The part after the `/` suffices if only one entry has it.
     ///
     /// # Errors
     /// [`Error`]
@@ -172,7 +172,7 @@ impl Catalogue {
         asked: Option<&str>,
         name: &str,
     ) -> Result<Listing, Error> {
-        let shown: String = name.chars().take(WORD_CHARS).collect();
+        let shown: String = name.chars().take(MAX_WORD_CHARS).collect();
         if !document::is_name(name) && !document::is_name(&format!("a/{name}")) {
             return Err(Error::NotFound(shown));
         }
@@ -233,7 +233,7 @@ impl Catalogue {
         let listing = Listing::read(entry, source)?;
         if listing.document.name != name {
             return Err(Error::Down(format!(
-                "registry `{registry}` answers with another entry than `{name}`"
+                "registry `{registry}` returned another entry than `{name}`"
             )));
         }
         Ok(vec![listing])
@@ -253,7 +253,7 @@ impl Catalogue {
                     }
                     Ok(None) => found
                         .notices
-                        .push(format!("registry `{name}`: there is nothing at its URL")),
+                        .push(format!("registry `{name}`: its URL was not found")),
                     Err(why) => found.notices.push(format!("registry `{name}`: {why}")),
                 }
                 return found;
@@ -263,7 +263,7 @@ impl Catalogue {
                 let mut at = below(url, &["servers"]);
                 at.query_pairs_mut()
                     .append_pair("version", "latest")
-                    .append_pair("limit", &PAGE.to_string());
+                    .append_pair("limit", &PAGE_ROWS.to_string());
                 for (key, value) in [
                     ("search", (!word.is_empty()).then_some(word)),
                     ("cursor", cursor.as_deref()),
@@ -275,9 +275,9 @@ impl Catalogue {
                 let answer = match self.fetcher.json(&at).await {
                     Ok(Some(answer)) => answer,
                     Ok(None) => {
-                        found
-                            .notices
-                            .push(format!("registry `{name}`: there is no API at its URL"));
+                        found.notices.push(format!(
+                            "registry `{name}`: its URL does not serve the registry API"
+                        ));
                         break;
                     }
                     Err(why) => {
@@ -285,8 +285,8 @@ impl Catalogue {
                         break;
                     }
                 };
-                // Its own search has found them: it may look at more than we do.
-                let more = readable(items(&answer.json).iter().take(PAGE), source, "");
+                // The registry's own search has matched them, perhaps in fields that are not checked here.
+                let more = readable(items(&answer.json).iter().take(PAGE_ROWS), source, "");
                 found.listings.extend(more.listings);
                 found.notices.extend(more.notices);
                 found
@@ -309,18 +309,18 @@ impl Catalogue {
             }
             found
         };
-        tokio::time::timeout(SEARCH, pages)
+        tokio::time::timeout(SEARCH_TIMEOUT, pages)
             .await
             .unwrap_or_else(|_| Found {
                 notices: vec![format!(
                     "registry `{name}` took more than {} s",
-                    SEARCH.as_secs()
+                    SEARCH_TIMEOUT.as_secs()
                 )],
                 ..Found::default()
             })
     }
 
-    /// The ways in which an entry can be installed. Bundles are fetched and unpacked for that.
+    /// The installation plans of an entry. Downloads and unpacks bundles if necessary.
     pub(crate) async fn plans(&self, listing: &Listing) -> Vec<Plan> {
         let mut plans = plan::plans(&listing.document);
         for plan in &mut plans {
@@ -336,12 +336,12 @@ impl Catalogue {
         plans
     }
 
-    /// Removes bundles that no server is started from: `only` this one, or else all but a few that were used last.
+    /// Removes unused bundles: `only` this one, or all except the most recently used.
     pub(crate) async fn prune_bundles(&self, used: String, only: Option<String>) {
         let bundles = self.bundles.clone();
         let pruned = spawn_blocking(move || match only {
             Some(only) => bundle::prune(&bundles, |name| name != only || used.contains(name), 0),
-            None => bundle::prune(&bundles, |name| used.contains(name), BUNDLES),
+            None => bundle::prune(&bundles, |name| used.contains(name), MAX_UNUSED_BUNDLES),
         });
         let _ = pruned.await;
     }
@@ -362,7 +362,7 @@ impl Catalogue {
         let file = spawn_blocking(move || bundle::download_file(&bundles));
         let file = file.await.map_err(|error| disk(error.into()))?;
         let mut file = tokio::fs::File::from_std(file.map_err(disk)?);
-        let (url, max) = (&plan.target, bundle::FILE_BYTES);
+        let (url, max) = (&plan.target, bundle::MAX_FILE_BYTES);
         self.fetcher.download(url, home, max, &mut file).await?;
         let file = file.into_std().await;
         // After the download, so that a slow source does not delay other bundles.
@@ -375,7 +375,7 @@ impl Catalogue {
         };
         let bundles = self.bundles.clone();
         let unpacked = spawn_blocking(move || {
-            // Held here, because this goes on when the caller is gone.
+            // Held here, because unpacking continues even if the caller is gone.
             let _turn = turn;
             bundle::unpack_file(&bundles, &sha256, file)
         });
@@ -392,12 +392,12 @@ impl Listing {
                 .as_str()
                 .unwrap_or("?")
                 .escape_debug()
-                .take(WORD_CHARS)
+                .take(MAX_WORD_CHARS)
                 .collect::<String>()
         };
         let text = entry.to_string();
-        if text.len() > ENTRY_BYTES {
-            let wrong = Wrong::new("", format!("has more than {} KiB", ENTRY_BYTES >> 10));
+        if text.len() > MAX_ENTRY_BYTES {
+            let wrong = Wrong::new("", format!("has more than {} KiB", MAX_ENTRY_BYTES >> 10));
             return Err(Error::Unfit(name(), vec![wrong]));
         }
         let document = Document::read(entry).map_err(|wrong| Error::Unfit(name(), wrong))?;
@@ -426,7 +426,7 @@ impl Listing {
         }
     }
 
-    /// The entry as the API shows it.
+    /// The entry as returned by the API.
     pub(crate) fn told(&self, plans: &[Plan]) -> RegistryServer {
         let repository = self.document.repository.as_ref();
         RegistryServer {
@@ -454,12 +454,12 @@ impl Listing {
     }
 }
 
-/// Links that a page may have.
+/// Returns true for links that a page may show.
 fn is_web(url: &str) -> bool {
     url.starts_with("https://")
 }
 
-/// The registries that are meant.
+/// The registries to use.
 fn chosen(known: &BTreeMap<String, String>, asked: Option<&str>) -> Result<Vec<Source>, Error> {
     let of = |name: &str, url: &str| {
         let bad = || Error::Url(url_for_display(url));
@@ -485,17 +485,19 @@ fn chosen(known: &BTreeMap<String, String>, asked: Option<&str>) -> Result<Vec<S
         Some(url) if url.contains("://") => Ok(vec![of(&url_for_display(url), url)?]),
         Some(name) => match known.get(name) {
             Some(url) => Ok(vec![of(name, url)?]),
-            None => Err(Error::NoRegistry(name.chars().take(WORD_CHARS).collect())),
+            None => Err(Error::NoRegistry(
+                name.chars().take(MAX_WORD_CHARS).collect(),
+            )),
         },
     }
 }
 
-/// Whether a registry is one file, and no API.
+/// Returns true if a registry is a single file, not an API.
 fn is_file(url: &Url) -> bool {
     url.path().ends_with(".json")
 }
 
-/// A place of the API.
+/// The URL of an API resource.
 fn below(url: &Url, parts: &[&str]) -> Url {
     let mut url = url.clone();
     if let Ok(mut path) = url.path_segments_mut() {
@@ -504,7 +506,7 @@ fn below(url: &Url, parts: &[&str]) -> Url {
     url
 }
 
-/// The entries of a page, or of a file.
+/// The entries of a page or a file.
 fn items(answer: &Value) -> Vec<Value> {
     let lists = [&answer["servers"], &answer["data"]["servers"]];
     let all = lists.into_iter().filter_map(Value::as_array).flatten();
@@ -515,7 +517,7 @@ fn items(answer: &Value) -> Vec<Value> {
     there.map(|(entry, _)| entry.clone()).collect()
 }
 
-/// An entry as such, and whether the registry still has it.
+/// Returns the entry itself, and true if the registry still lists it.
 fn unwrapped(item: &Value) -> (&Value, bool) {
     let official = &item["_meta"]["io.modelcontextprotocol.registry/official"];
     let is_there = official["status"] != "deleted" && official["isLatest"] != false;
@@ -525,7 +527,7 @@ fn unwrapped(item: &Value) -> (&Value, bool) {
     }
 }
 
-/// Those that can be used and have the word; how many cannot is told.
+/// The valid entries that contain the words. A notice reports the number of invalid ones.
 fn readable<'e>(items: impl Iterator<Item = &'e Value>, source: &Source, word: &str) -> Found {
     let mut found = Found::default();
     let mut refused = Vec::new();
@@ -549,7 +551,7 @@ fn readable<'e>(items: impl Iterator<Item = &'e Value>, source: &Source, word: &
     found
 }
 
-/// The entry of that name, or those with that last part of their names.
+/// The entries with this name or this last part of it.
 fn matching<'e>(
     items: impl Iterator<Item = &'e Value>,
     source: &Source,

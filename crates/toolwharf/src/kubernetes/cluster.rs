@@ -1,4 +1,4 @@
-//! The API server: what is asked of it, each with a deadline.
+//! The client of the Kubernetes API server. Every request has a deadline.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,24 +24,23 @@ use crate::{
     startup::{ADMIN_TOKEN, DATABASE_URL, env},
 };
 
-/// For one request.
-const ASK: Duration = Duration::from_secs(15);
-const CONNECT: Duration = Duration::from_secs(10);
-/// A watch is opened anew after that, in seconds.
-const WATCH: u32 = 60;
-/// Nothing at all comes for so long: the connection is dead.
-const SILENCE: Duration = Duration::from_secs(75);
-/// Who applies the status.
-const MANAGER: &str = "toolwharf";
-/// What keeps a resource until its server is removed.
+/// Deadline of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Seconds after which a watch is reopened.
+const WATCH_SECONDS: u32 = 60;
+/// Read timeout. A connection that is silent for this long is dead.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+/// The field manager for the status.
+const FIELD_MANAGER: &str = "toolwharf";
+/// The finalizer that keeps a resource until its server is removed.
 const FINALIZER: &str = "toolwharf.dev/server";
 
-/// Variables of this gateway that open all that it has.
-const OWN: [&str; 4] = [MASTER_KEY, OLD_MASTER_KEY, ADMIN_TOKEN, DATABASE_URL];
-/// The type of a Secret with which whoever has it acts as a service account.
-const ACCOUNT: &str = "kubernetes.io/service-account-token";
+/// Variables of this gateway that give access to all of its data.
+const OWN_VARIABLES: [&str; 4] = [MASTER_KEY, OLD_MASTER_KEY, ADMIN_TOKEN, DATABASE_URL];
+/// The type of Secrets whose token authenticates as a service account.
+const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 
-/// The resources of one namespace.
 pub(super) struct Cluster {
     pub(super) namespace: String,
     pub(super) resources: Api<DynamicObject>,
@@ -50,24 +49,24 @@ pub(super) struct Cluster {
     definitions: Api<CustomResourceDefinition>,
 }
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("no Kubernetes cluster is configured: {0}")]
     Configuration(String),
-    /// The API server's answer.
+    /// An error response of the API server.
     #[error("the Kubernetes API server says: {1} ({0})")]
     Answer(u16, String),
     #[error("the Kubernetes API server does not answer: {0}")]
     Silent(String),
 }
 
-/// What is the matter with the definition of the resource.
+/// The state of the resource definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Definition {
-    /// With its uid.
+    /// It exists; contains its uid.
     There(String),
-    /// It is being deleted, and its resources with it.
+    /// It is being deleted, together with its resources.
     Going,
     Gone,
 }
@@ -93,8 +92,8 @@ impl Cluster {
             }
             None => Config::infer().await.map_err(|error| wrong(&error))?,
         };
-        config.connect_timeout = Some(CONNECT);
-        config.read_timeout = Some(SILENCE);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
         let client = Client::try_from(config).map_err(|error| wrong(&error))?;
         let kind = GroupVersionKind::gvk(GROUP, VERSION, KIND);
         let kind = ApiResource::from_gvk_with_plural(&kind, PLURAL);
@@ -108,7 +107,7 @@ impl Cluster {
     }
 
     pub(super) fn watching() -> watcher::Config {
-        watcher::Config::default().timeout(WATCH)
+        watcher::Config::default().timeout(WATCH_SECONDS)
     }
 
     pub(super) async fn definition(&self) -> Result<Definition, Error> {
@@ -121,7 +120,8 @@ impl Cluster {
         }
     }
 
-    /// The values of some keys of Secrets, given by variable as the name of a Secret and a key; or what is missing.
+    /// Reads values from Secrets. `wanted` maps variables to a Secret's name and a key. The inner error names a missing
+    /// or forbidden value.
     pub(super) async fn secrets(
         &self,
         wanted: &BTreeMap<String, (String, String)>,
@@ -131,10 +131,10 @@ impl Cluster {
         for (variable, (name, key)) in wanted {
             if !found.contains_key(name.as_str()) {
                 match ask(self.secrets.get(name)).await {
-                    // The author of a resource must not get what is in these.
+                    // The author of a resource must not read the values of these.
                     Ok(secret) if let Some(whose) = whose(&secret, env) => {
                         return Ok(Err(format!(
-                            "Secret `{name}` is {whose}: name one of yours for `{variable}`"
+                            "Secret `{name}` is {whose}: use one of yours for `{variable}`"
                         )));
                     }
                     Ok(secret) => drop(found.insert(name, secret)),
@@ -148,20 +148,20 @@ impl Cluster {
             let value = secret.data.as_ref().and_then(|data| data.get(key));
             let Some(value) = value else {
                 return Ok(Err(format!(
-                    "Secret `{name}` has no key `{key}`, which `{variable}` is to be"
+                    "Secret `{name}` has no key `{key}` for `{variable}`"
                 )));
             };
             match String::from_utf8(value.0.clone()) {
                 Ok(value) if !value.contains('\0') => drop(values.insert(variable.clone(), value)),
                 _ => {
-                    return Ok(Err(format!("`{key}` of Secret `{name}` is not a text")));
+                    return Ok(Err(format!("`{key}` of Secret `{name}` is not text")));
                 }
             }
         }
         Ok(Ok(values))
     }
 
-    /// Puts the finalizer on, or takes it off.
+    /// Adds or removes the finalizer.
     pub(super) async fn finalize(
         &self,
         object: &DynamicObject,
@@ -172,7 +172,7 @@ impl Cluster {
         if on {
             all.push(FINALIZER.to_owned());
         }
-        // With the version that was seen: somebody else may be changing the list.
+        // With the resource version, since another client may be changing the list.
         let version = &object.metadata.resource_version;
         let patch = json!({"metadata": {"resourceVersion": version, "finalizers": all}});
         let params = PatchParams::default();
@@ -193,14 +193,14 @@ impl Cluster {
             "metadata": {"name": name(object)},
             "status": status,
         });
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(FIELD_MANAGER).force();
         ask(self
             .resources
             .patch_status(name(object), &params, &Patch::Apply(&patch)))
         .await
     }
 
-    /// Tells an event, unless it was told already.
+    /// Reports an event, unless it was reported already.
     pub(super) async fn tell(&self, event: &Event) -> Result<(), Error> {
         match ask(self.events.create(&PostParams::default(), event)).await {
             Ok(_) | Err(Error::Answer(409, _)) => Ok(()),
@@ -210,13 +210,16 @@ impl Cluster {
 }
 
 async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-    match timeout(ASK, request).await {
+    match timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(kube::Error::Api(status))) => {
             Err(Error::Answer(status.code, status.message.trim().to_owned()))
         }
         Ok(Err(error)) => Err(Error::Silent(model::with_causes(&error))),
-        Err(_) => Err(Error::Silent(format!("within {} s", ASK.as_secs()))),
+        Err(_) => Err(Error::Silent(format!(
+            "within {} s",
+            REQUEST_TIMEOUT.as_secs()
+        ))),
     }
 }
 
@@ -237,18 +240,22 @@ pub(super) fn is_going(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
 
-/// Whose a Secret is that is nobody's to name: it has the variables of a server or of this gateway, or is an account's token.
+/// The owner of a Secret that resources must not refer to: it contains variables of a server or of this gateway, or a
+/// service account's token.
 fn whose(secret: &Secret, env: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
     let labels = secret.metadata.labels.as_ref();
     let is_a_servers = labels.is_some_and(|labels| labels.contains_key(LABEL_INSTALL));
-    let own: Vec<String> = OWN.iter().filter_map(|variable| env(variable)).collect();
+    let own: Vec<String> = OWN_VARIABLES
+        .iter()
+        .filter_map(|variable| env(variable))
+        .collect();
     let is_own = |value: &ByteString| {
         let value = value.0.trim_ascii();
         !value.is_empty() && own.iter().any(|own| own.trim().as_bytes() == value)
     };
     if is_a_servers || secret.data.iter().flat_map(BTreeMap::values).any(is_own) {
         Some("Toolwharf's own")
-    } else if secret.type_.as_deref() == Some(ACCOUNT) {
+    } else if secret.type_.as_deref() == Some(ACCOUNT_TOKEN) {
         Some("a service account's token")
     } else {
         None
@@ -267,13 +274,13 @@ mod tests {
         };
         let env = |variable: &str| match variable {
             ADMIN_TOKEN => Some("twh_0123456789".to_owned()),
-            // It is given, and says nothing.
+            // Set, but empty.
             DATABASE_URL => Some(String::new()),
             _ => None,
         };
         for (value, kind, expected) in [
             ("twh_0123456789\n", "Opaque", Some("Toolwharf's own")),
-            ("token", ACCOUNT, Some("a service account's token")),
+            ("token", ACCOUNT_TOKEN, Some("a service account's token")),
             ("", "Opaque", None),
             ("twh_012345678", "Opaque", None),
         ] {

@@ -1,7 +1,7 @@
-//! ToolHive's resource `MCPServer` as ours.
+//! Converts ToolHive's resource `MCPServer` to Toolwharf's.
 //!
-//! Invariant: whatever is not taken over is in a warning, with what to do about it. Deliberately absent: resources that another one
-//! refers to.
+//! Invariant: each setting that is not converted produces a warning that says what to do about it. Deliberately absent:
+//! resources that another resource refers to.
 
 use std::collections::BTreeSet;
 
@@ -11,66 +11,57 @@ use super::definition::{KIND, SECRET_ENV, api_version};
 use crate::hosting;
 
 const THEIRS: &str = "toolhive.stacklok.dev/";
-/// What `kubectl apply` notes of the resource that it applied.
+/// The annotation in which `kubectl apply` stores the applied resource.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Where ToolHive expects a server that names no port.
-const PORT: u64 = 8080;
+/// ToolHive's default port of a server.
+const DEFAULT_PORT: u64 = 8080;
 
-/// Members of ToolHive's spec that are not taken over, and what to do instead.
-const WITHOUT: [(&str, &str); 18] = [
+/// Fields of ToolHive's spec that are not converted, and what to do instead.
+const NOT_CONVERTED: [(&str, &str); 18] = [
     (
         "podTemplateSpec",
-        "pods are made by Toolwharf: their runtime class and storage class are settings of `[kubernetes]`",
+        "Toolwharf creates the pods: set their runtime class and storage class under `[kubernetes]`",
     ),
-    (
-        "resourceOverrides",
-        "pods are made by Toolwharf, which labels them itself",
-    ),
-    ("serviceAccount", "pods have no token of a service account"),
+    ("resourceOverrides", "Toolwharf creates and labels the pods"),
+    ("serviceAccount", "pods have no service account token"),
     (
         "oidcConfig",
-        "who may call is a setting of the gateway: `[auth.NAME]`",
+        "permissions to call are a setting of the gateway: `[auth.NAME]`",
     ),
     (
         "oidcConfigRef",
-        "who may call is a setting of the gateway: `[auth.NAME]`",
+        "permissions to call are a setting of the gateway: `[auth.NAME]`",
     ),
     (
         "authzConfig",
-        "give the server a `project`, and callers keys of it",
+        "put the server into a `project`, and give callers keys of that project",
     ),
     (
         "externalAuthConfigRef",
-        "put a sign-in into the settings, `[logins.NAME]`, and its token into a variable: `${login:NAME}`",
+        "define a sign-in in the settings, `[logins.NAME]`, and use its token in a variable: `${login:NAME}`",
     ),
     (
         "authServerRef",
-        "callers sign in at an issuer of the settings: `[auth.NAME]`",
+        "callers sign in at an issuer in the settings: `[auth.NAME]`",
     ),
     ("audit", "every call is recorded: `[audit]` in the settings"),
     ("telemetry", "the gateway has `/metrics`"),
     ("telemetryConfigRef", "the gateway has `/metrics`"),
-    (
-        "toolConfigRef",
-        "name tools that are not to be offered in `disabledTools`",
-    ),
+    ("toolConfigRef", "list the tools to hide in `disabledTools`"),
     (
         "tools",
-        "it lists the tools that are offered; name the others in `disabledTools`",
+        "it lists the tools to offer; list all others in `disabledTools`",
     ),
     ("groupRef", "give the servers of a group the same `project`"),
-    ("replicas", "the gateway's own replicas are the chart's"),
+    ("replicas", "set the replicas of the gateway in its chart"),
     (
         "backendReplicas",
         "a server has one instance; `sharing` per session is for servers of `mcp.json`",
     ),
     ("sessionStorage", "sessions are kept by the gateway"),
-    (
-        "rateLimiting",
-        "`maxConcurrency` bounds the calls at a time",
-    ),
+    ("rateLimiting", "`maxConcurrency` limits concurrent calls"),
 ];
-/// Members that a single endpoint for all servers does without.
+/// Fields that are not needed with a single endpoint for all servers.
 const NOT_NEEDED: [&str; 6] = [
     "proxyMode",
     "proxyPort",
@@ -80,7 +71,8 @@ const NOT_NEEDED: [&str; 6] = [
     "port",
 ];
 
-/// Makes ours of each of ToolHive's among some objects; the other objects are left out. With what is not taken over.
+/// Converts ToolHive's resources among the objects and drops all others. Also returns warnings about what was not
+/// converted.
 pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut made = Vec::new();
@@ -129,8 +121,8 @@ pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
     if namespaces.len() > 1 {
         let namespaces = Vec::from_iter(namespaces).join("`, `");
         warnings.push(format!(
-            "they are of several namespaces (`{namespaces}`), and a gateway watches one, `[kubernetes] watch_namespace`: change `namespace` to \
-             that one, where their Secrets have to be as well"
+            "they are in several namespaces (`{namespaces}`), but a gateway watches only one, `[kubernetes] watch_namespace`: change `namespace` to \
+             that one, and move their Secrets there as well"
         ));
     }
     (made, warnings)
@@ -144,11 +136,11 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Where ToolHive reaches a server.
+/// The port at which ToolHive reaches a server.
 fn port(theirs: &Value) -> u64 {
     let ports = ["mcpPort", "targetPort", "port", "proxyPort"];
     let port = ports.iter().find_map(|key| theirs[key].as_u64());
-    port.unwrap_or(PORT)
+    port.unwrap_or(DEFAULT_PORT)
 }
 
 struct One<'a> {
@@ -184,7 +176,7 @@ impl One<'_> {
         if let Err(wrong) = hosting::Entry::read(body.into(), None) {
             for wrong in wrong {
                 let at = format!("spec{}", wrong.pointer.replace('/', "."));
-                self.warn(&at, &format!("is not usable so: {}", wrong.detail));
+                self.warn(&at, &format!("is invalid: {}", wrong.detail));
             }
         }
         json!({"apiVersion": api_version(), "kind": KIND, "metadata": metadata, "spec": spec})
@@ -204,18 +196,21 @@ impl One<'_> {
                 "volumes" => self.volumes(value, &mut spec),
                 "permissionProfile" => self.permissions(value, &mut spec),
                 key if NOT_NEEDED.contains(&key) => {
-                    self.warn(&at, "is not needed: all servers have the gateway's address");
+                    self.warn(
+                        &at,
+                        "is not needed: all servers share the gateway's address",
+                    );
                 }
                 key => {
-                    let known = WITHOUT.iter().find(|(known, _)| *known == key);
-                    let what = known.map_or("nothing here means the same", |(_, what)| what);
-                    self.warn(&at, &format!("is not taken over: {what}"));
+                    let known = NOT_CONVERTED.iter().find(|(known, _)| *known == key);
+                    let what = known.map_or("there is no equivalent", |(_, what)| what);
+                    self.warn(&at, &format!("is not converted: {what}"));
                 }
             }
         }
         Self::told(theirs, &mut spec);
         if theirs.get("permissionProfile").is_none() {
-            self.warn("spec.permissionProfile", "without one, ToolHive lets a server into the network; here it gets none: `network: open` lets it");
+            self.warn("spec.permissionProfile", "without one, ToolHive gives a server network access; Toolwharf does not: set `network: open` to allow it");
         }
         spec
     }
@@ -231,7 +226,7 @@ impl One<'_> {
             spec.insert("path".to_owned(), "/sse".into());
             self.warn(
                 "spec.transport",
-                "`sse` is an old transport: check `path`, where the server is spoken to",
+                "`sse` is an old transport: check that `path` is the server's endpoint",
             );
         }
     }
@@ -245,7 +240,7 @@ impl One<'_> {
                 }
                 _ => self.warn(
                     &format!("spec.env.{}", text(&one["name"])),
-                    "has no value of its own, and is left out: see `secretEnv`",
+                    "has no literal value and is left out: use `secretEnv`",
                 ),
             }
         }
@@ -254,7 +249,7 @@ impl One<'_> {
         }
     }
 
-    /// The variables in which ToolHive tells a server how it is spoken to.
+    /// Adds the variables with which ToolHive tells a server its transport and port.
     fn told(theirs: &Value, spec: &mut Map<String, Value>) {
         let transport = text(&theirs["transport"]);
         if transport.is_empty() {
@@ -294,7 +289,7 @@ impl One<'_> {
         if theirs.get("requests").is_some() {
             self.warn(
                 "spec.resources.requests",
-                "is not taken over: only limits are",
+                "is not converted: only limits are",
             );
         }
         let limits: Map<String, Value> = ["cpu", "memory"]
@@ -311,8 +306,8 @@ impl One<'_> {
         spec.insert("mounts".to_owned(), items(theirs).map(mount).collect());
         self.warn(
             "spec.volumes",
-            "paths of a host become `mounts`, which the setting `[hosting] mounts` has to allow and the provider `kubernetes` does not have; \
-             `volumes` are kept for the server",
+            "host paths become `mounts`, which the setting `[hosting] mounts` must allow and the provider `kubernetes` does not support; \
+             use `volumes` for data that the server keeps",
         );
     }
 
@@ -322,7 +317,7 @@ impl One<'_> {
             ("builtin", "network") => drop(spec.insert("network".to_owned(), "open".into())),
             (_, name) => self.warn(
                 "spec.permissionProfile",
-                &format!("what `{name}` says is not taken over: name the hosts that the server may reach, `network: [HOST, …]`"),
+                &format!("profile `{name}` is not converted: list the hosts that the server may reach, `network: [HOST, …]`"),
             ),
         }
     }

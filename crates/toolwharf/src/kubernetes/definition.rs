@@ -1,8 +1,8 @@
 //! The definition of the resource `MCPServer`.
 //!
-//! Its schema is made of that of a registration, in the words of an entry of `mcp.json`. Invariant: it is structural, as
-//! `apiextensions.k8s.io/v1` has it. A member that may be of several types is left to the reader of entries, which says in a condition
-//! what is wrong with it.
+//! Its schema is derived from that of a registration, with the names used in `mcp.json`. Invariant: it is structural,
+//! as `apiextensions.k8s.io/v1` requires. Fields that may have several types are not validated by the schema: the
+//! parser of entries reports their errors in a condition.
 
 use std::collections::BTreeSet;
 
@@ -14,20 +14,20 @@ pub(crate) const GROUP: &str = "toolwharf.dev";
 pub(crate) const VERSION: &str = "v1alpha1";
 pub(crate) const KIND: &str = "MCPServer";
 pub(crate) const PLURAL: &str = "mcpservers";
-/// Members of a spec that an entry does not have.
+/// Fields of a spec that an entry does not have.
 pub(crate) const SECRET_ENV: &str = "secretEnv";
 pub(crate) const RECLAIM: &str = "reclaimPolicy";
 pub(crate) const RETAIN: &str = "Retain";
 
-/// Members of a registration that a spec does not have: what the metadata say, and second words for the same.
+/// Fields of a registration that a spec does not have: those in the metadata, and aliases.
 const LEFT_OUT: [&str; 6] = ["name", "env", "port", "restart", "sandbox", "toolwharf"];
-/// Members that entries have another word for.
+/// Fields with another name in entries.
 const WORDS: [(&str, &str); 3] = [
     ("environment", "env"),
     ("resource_limits", "sandbox"),
     ("restart_policy", "restart"),
 ];
-/// Members that a spec has in one of their forms only.
+/// Fields that a spec has in only one of their forms.
 const NARROWED: [(&str, &str); 1] = [("command", "string")];
 
 /// The API version of the resource.
@@ -35,7 +35,7 @@ pub(crate) fn api_version() -> String {
     format!("{GROUP}/{VERSION}")
 }
 
-/// The definition, as `kubectl apply` takes it.
+/// The definition, for `kubectl apply`.
 pub(crate) fn definition() -> Value {
     let column = |name: &str, kind: &str, path: &str, priority: u32| json!({"name": name, "type": kind, "jsonPath": path, "priority": priority});
     json!({
@@ -75,7 +75,6 @@ pub(crate) fn definition() -> Value {
     })
 }
 
-/// The schema of a spec.
 fn spec() -> Value {
     let all: Map<String, Value> = rest::body_schemas().into_iter().collect();
     let mut properties = Map::new();
@@ -92,7 +91,7 @@ fn spec() -> Value {
     properties.insert(
         SECRET_ENV.to_owned(),
         json!({
-            "description": "Variables whose values are keys of Secrets of the same namespace.",
+            "description": "Environment variables whose values come from Secrets in the same namespace.",
             "type": "object",
             "maxProperties": 256,
             "additionalProperties": {
@@ -103,7 +102,7 @@ fn spec() -> Value {
                     "required": ["name", "key"],
                     "properties": {
                         "name": {"description": "The Secret.", "type": "string", "minLength": 1},
-                        "key": {"description": "The key of its data.", "type": "string", "minLength": 1},
+                        "key": {"description": "The key in its data.", "type": "string", "minLength": 1},
                     },
                 }},
             },
@@ -112,7 +111,7 @@ fn spec() -> Value {
     properties.insert(
         RECLAIM.to_owned(),
         json!({
-            "description": "What becomes of the server's volumes when the resource is deleted.",
+            "description": "Deletes or retains the server's volumes when the resource is deleted.",
             "type": "string",
             "enum": ["Delete", RETAIN],
             "default": "Delete",
@@ -129,14 +128,14 @@ fn spec() -> Value {
 fn status() -> Value {
     let text = |about: &str| json!({"description": about, "type": "string"});
     json!({
-        "description": "How the server is. Toolwharf writes it.",
+        "description": "The state of the server. Written by Toolwharf.",
         "type": "object",
         "properties": {
-            "observedGeneration": {"description": "The generation that this is about.", "type": "integer", "format": "int64"},
+            "observedGeneration": {"description": "The generation of the spec that this status describes.", "type": "integer", "format": "int64"},
             "id": text("The server's id in Toolwharf."),
             "state": text("The server's state, as `toolwharf ls` shows it."),
-            "tools": {"description": "How many tools it offers.", "type": "integer", "format": "int32"},
-            "lastEvent": text("The last of its events that is among those of Kubernetes."),
+            "tools": {"description": "The number of tools that the server offers.", "type": "integer", "format": "int32"},
+            "lastEvent": text("The last event of the server that was reported to Kubernetes."),
             "conditions": {
                 "type": "array",
                 "x-kubernetes-list-type": "map",
@@ -158,7 +157,7 @@ fn status() -> Value {
     })
 }
 
-/// A schema of the REST API as a structural one. `narrowed`: the one type that it is to have.
+/// Converts a schema of the REST API to a structural one. `narrowed`: the only type to keep.
 fn structural(schema: &Value, all: &Map<String, Value>, narrowed: Option<&str>) -> Value {
     let mut forms = Vec::new();
     let mut description = None;
@@ -185,7 +184,7 @@ fn structural(schema: &Value, all: &Map<String, Value>, narrowed: Option<&str>) 
     made.into()
 }
 
-/// The forms that a value may have, and what the first that says it is for.
+/// Collects the alternative forms of a value, and the first description among them.
 fn alternatives<'s>(
     schema: &'s Value,
     all: &'s Map<String, Value>,
@@ -210,7 +209,7 @@ fn alternatives<'s>(
     }
 }
 
-/// The types that a form has; `null` is said by leaving a member out.
+/// The types of a form, without `null`: a spec omits the field instead.
 fn types(form: &Value) -> BTreeSet<&str> {
     let words: BTreeSet<&str> = match &form["type"] {
         Value::Array(words) => words.iter().filter_map(Value::as_str).collect(),
@@ -228,7 +227,7 @@ fn types(form: &Value) -> BTreeSet<&str> {
     words.into_iter().filter(|word| *word != "null").collect()
 }
 
-/// A form of one type.
+/// A form with a single type.
 fn one(form: &Value, all: &Map<String, Value>) -> Map<String, Value> {
     let mut made = Map::new();
     for (key, value) in form.as_object().into_iter().flatten() {
@@ -242,7 +241,7 @@ fn one(form: &Value, all: &Map<String, Value>) -> Map<String, Value> {
                 Value::Object(properties.collect())
             }
             "items" => structural(value, all, None),
-            // What is not in the schema is dropped, or kept, in any case.
+            // Kubernetes drops or keeps unknown fields in any case.
             "additionalProperties" if value.is_boolean() => continue,
             "additionalProperties" => structural(value, all, None),
             "enum" => {
@@ -258,7 +257,7 @@ fn one(form: &Value, all: &Map<String, Value>) -> Map<String, Value> {
     made
 }
 
-/// A word of registrations, as entries have it.
+/// The name in entries of a field of a registration.
 fn word_of_entries(word: &str) -> String {
     if let Some((_, word)) = WORDS.iter().find(|(known, _)| *known == word) {
         return (*word).to_owned();
@@ -277,7 +276,7 @@ fn word_of_entries(word: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What is wrong with a structural schema.
+    /// Collects the violations of the structural schema rules.
     fn faults(schema: &Value, at: &str, faults: &mut Vec<String>) {
         let members = schema.as_object().expect(at);
         let has = |key: &str| members.contains_key(key);

@@ -1,6 +1,6 @@
-//! What happens to servers and their resources, as events of Kubernetes.
+//! Kubernetes events about servers and their resources.
 //!
-//! An event's name follows from what it tells, so that telling it twice changes nothing.
+//! An event's name is derived from its contents, so that reporting it twice has no effect.
 
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
@@ -17,10 +17,10 @@ use super::{
     status::{Told, reason},
 };
 
-/// Longest message that Kubernetes takes, in characters.
-const MESSAGE_CHARS: usize = 1000;
-/// What happens to a server and needs nobody's attention.
-const NORMAL: [&str; 6] = [
+/// Maximum characters of a message in Kubernetes.
+const MAX_MESSAGE_CHARS: usize = 1000;
+/// Kinds of server events that are not warnings.
+const NORMAL_KINDS: [&str; 6] = [
     "ready",
     "exited",
     "recovered",
@@ -29,9 +29,9 @@ const NORMAL: [&str; 6] = [
     "runtime-back",
 ];
 
-/// Something that happened to the server of a resource.
+/// An event of the resource's server.
 pub(super) fn of_server(object: &DynamicObject, row: &EventRow) -> Event {
-    let is_normal = NORMAL.contains(&row.kind.as_str());
+    let is_normal = NORMAL_KINDS.contains(&row.kind.as_str());
     let message = row.detail["message"].as_str().unwrap_or_default();
     event(
         object,
@@ -43,7 +43,7 @@ pub(super) fn of_server(object: &DynamicObject, row: &EventRow) -> Event {
     )
 }
 
-/// What became of a resource's spec.
+/// An event about the acceptance of a resource's spec.
 pub(super) fn of_spec(object: &DynamicObject, accepted: &Told) -> Event {
     let what = json!([
         uid(object),
@@ -89,7 +89,7 @@ fn event(
         },
         type_: Some(if is_normal { "Normal" } else { "Warning" }.to_owned()),
         reason: Some(reason.to_owned()),
-        message: Some(message.chars().take(MESSAGE_CHARS).collect()),
+        message: Some(message.chars().take(MAX_MESSAGE_CHARS).collect()),
         first_timestamp: at.clone(),
         last_timestamp: at,
         count: Some(1),
@@ -101,7 +101,7 @@ fn event(
     }
 }
 
-/// Whether two conditions tell the same.
+/// Returns true if the condition in the status equals this one.
 pub(super) fn is_told(before: &Value, accepted: &Told, generation: Option<i64>) -> bool {
     let conditions = before["conditions"].as_array().into_iter().flatten();
     let mut same = conditions.filter(|one| one["type"] == "Accepted");

@@ -1,4 +1,4 @@
-//! Who looks at the resources, and when.
+//! The loop that watches the resources.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -23,12 +23,12 @@ use crate::{
     replica::{RESOURCES, Replica},
 };
 
-/// How often the states of servers are looked at, and the lease is asked for.
-const LOOK: Duration = Duration::from_secs(1);
-/// From one attempt to reach the cluster to the next.
-const RETRY: Duration = Duration::from_secs(10);
+/// Interval between updates of the status, and between attempts to take the lease.
+const PASS_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay between attempts to reach the cluster.
+const RECONNECT_DELAY: Duration = Duration::from_secs(10);
 
-/// Makes servers of the resources of the namespace that the settings name, for ever. Of several replicas one does.
+/// Registers servers for the resources of the configured namespace, in a loop. Only one of several replicas does this.
 pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Option<&Replica>) {
     let settings = hosting.settings().hosting.kubernetes.clone();
     let Some(namespace) = &settings.watch_namespace else {
@@ -41,14 +41,14 @@ pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Opti
             Some(replica) => match replica.take(RESOURCES).await {
                 Ok((_, lost)) => lost,
                 Err(_) => {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(PASS_INTERVAL).await;
                     continue;
                 }
             },
         };
         match Cluster::new(&settings, namespace).await {
             Ok(cluster) => {
-                tracing::info!(namespace, "its resources MCPServer are servers here");
+                tracing::info!(namespace, "watching MCPServer resources");
                 let look = Look::new(&cluster, hosting, projects, replica.is_some());
                 tokio::select! {
                     () = lost.cancelled() => {}
@@ -58,24 +58,24 @@ pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Opti
             Err(error) => {
                 let error = error.to_string();
                 if error != told {
-                    tracing::error!(namespace, "resources are not looked at: {error}");
+                    tracing::error!(namespace, "cannot watch MCPServer resources: {error}");
                     told = error;
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RECONNECT_DELAY).await;
             }
         }
     }
 }
 
-/// What is known of the resources.
+/// The known resources.
 #[derive(Default)]
 struct Known {
     all: BTreeMap<String, DynamicObject>,
-    /// A list that is not whole yet.
+    /// An incomplete list.
     coming: BTreeMap<String, DynamicObject>,
-    /// Whether all are there.
+    /// Set once the list is complete.
     is_whole: bool,
-    /// Whether they were listed, or one went, since the last look.
+    /// Set if they were listed, or one was deleted, since the last pass.
     is_fresh: bool,
 }
 
@@ -101,27 +101,27 @@ impl Known {
     }
 }
 
-/// Looks whenever a resource changed, and every second, for ever.
+/// Runs a pass whenever a resource changed, and every second, in a loop.
 async fn watch(cluster: &Cluster, mut look: Look<'_>) {
     let events = watcher(cluster.resources.clone(), Cluster::watching());
     let mut events = pin!(events.default_backoff());
     let mut known = Known::default();
     let mut away = None;
-    let mut tick = interval(LOOK);
+    let mut tick = interval(PASS_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let mut next = tokio::select! {
             event = events.next() => event,
             _ = tick.tick() => None,
         };
-        // All that is there already, for one look.
+        // All pending events are handled in one pass.
         while let Some(event) = next {
             match event {
                 Ok(event) => {
                     if away.is_some() && !matches!(event, Event::Init | Event::InitApply(_)) {
                         tracing::info!(
                             namespace = cluster.namespace,
-                            "resources are heard of again"
+                            "the watch on MCPServer resources works again"
                         );
                         away = None;
                     }
@@ -132,7 +132,7 @@ async fn watch(cluster: &Cluster, mut look: Look<'_>) {
                     if away.as_ref() != Some(&why) {
                         tracing::warn!(
                             namespace = cluster.namespace,
-                            "resources are not heard of: {why}; their servers go on"
+                            "the watch on MCPServer resources failed: {why}; their servers continue to run"
                         );
                         away = Some(why);
                     }

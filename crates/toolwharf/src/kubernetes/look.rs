@@ -1,6 +1,6 @@
-//! One look at the resources: their servers are made what they say, and they are told how those are.
+//! One pass over the resources: updates their servers to match the specs, and reports the servers' state.
 //!
-//! What is remembered here from one look to the next only saves work: all of it may be lost.
+//! The state kept between passes only saves work and may be lost at any time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,47 +28,47 @@ use crate::{
     projects::Projects,
 };
 
-/// From one look at a spec, its Secrets and its row to the next, if nothing is heard of them.
-const AGAIN: Duration = Duration::from_secs(20);
-/// The same, if the spec is not in force or the server is ending: what is waited for may have come.
-const WAITING: Duration = Duration::from_secs(2);
-/// The first and the longest wait after something failed.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// For one attempt to have the volumes of a server removed.
-const VOLUMES: Duration = Duration::from_secs(2);
-/// An object is not written to again within that time.
-const WRITES: Duration = Duration::from_secs(1);
-/// After an API server that does not answer.
-const AWAY: Duration = Duration::from_secs(5);
-/// How long after a change of a server's state its events are looked for: they are written down a moment later.
-const EVENTS: Duration = Duration::from_secs(3);
-/// Events of one server that are told at a time; of more, the newest.
+/// Interval between checks of a spec, its Secrets and its row without a change.
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
+/// The same while the spec is not accepted or the server is being removed.
+const PENDING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The first and the maximum delay after a failure.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Timeout for one attempt to remove the volumes of a server.
+const VOLUMES_TIMEOUT: Duration = Duration::from_secs(2);
+/// Minimum time between writes to an object.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after the API server did not respond.
+const AWAY_PAUSE: Duration = Duration::from_secs(5);
+/// Time after a change of a server's state in which its events are reported. They are stored a moment later than the change.
+const EVENTS_WINDOW: Duration = Duration::from_secs(3);
+/// Maximum events of one server that are reported at a time; the newest ones.
 const MAX_EVENTS: u32 = 20;
 
 pub(super) struct Look<'a> {
     cluster: &'a Cluster,
     hosting: &'a Hosting,
     projects: &'a Projects,
-    /// Whether other gateways may run the servers.
+    /// Set if other gateways may run the servers.
     has_replicas: bool,
     memories: BTreeMap<String, Memory>,
-    /// Servers without a row that have not ended yet, by their ids.
+    /// Servers without a row that have not exited yet, by id.
     leaving: HashMap<String, Arc<Server>>,
-    /// Rows without a resource that are kept, as the log has it.
+    /// Servers that are kept although their resource is gone, and for which that was logged.
     kept: BTreeSet<String>,
-    /// The API server is left alone until then.
+    /// No requests are sent until then.
     away: Option<Instant>,
     logged: String,
 }
 
-/// What is remembered of one resource.
+/// The remembered state of one resource.
 struct Memory {
-    /// The object as far as its spec goes, as it was looked at.
+    /// The version of the spec at the last check.
     seen: Option<Seen>,
     accepted: Option<Told>,
     generation: Option<i64>,
     id: Option<String>,
-    /// When the spec is looked at next.
+    /// Time of the next check.
     due: Instant,
     failures: u32,
     written: Option<Instant>,
@@ -96,7 +96,7 @@ impl Seen {
     }
 }
 
-/// Why something is to be tried again.
+/// A failure after which the operation is retried.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -105,7 +105,7 @@ enum Failure {
     Hosting(#[from] hosting::Error),
     #[error(transparent)]
     Store(#[from] store::Error),
-    #[error("the key that Secrets are sealed with: {0}")]
+    #[error("cannot load the key that encrypts Secrets: {0}")]
     Key(String),
 }
 
@@ -129,7 +129,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Looks at all resources there are. `is_fresh`: they were listed, or one is gone.
+    /// Handles all resources. `is_fresh`: they were listed, or one was deleted.
     pub(super) async fn at(&mut self, all: &mut BTreeMap<String, DynamicObject>, is_fresh: bool) {
         let now = Instant::now();
         if self.away.is_some_and(|until| now < until) {
@@ -154,7 +154,7 @@ impl<'a> Look<'a> {
                     Some(found)
                 }
                 Err(error) => {
-                    self.away = Some(Instant::now() + AWAY);
+                    self.away = Some(Instant::now() + AWAY_PAUSE);
                     return self.failed("", &error);
                 }
             },
@@ -170,7 +170,7 @@ impl<'a> Look<'a> {
             };
             let memory = self.memories.get(&name);
             let may_write = memory.and_then(|memory| memory.written);
-            if may_write.is_some_and(|at| at.elapsed() < WRITES) || self.away.is_some() {
+            if may_write.is_some_and(|at| at.elapsed() < WRITE_INTERVAL) || self.away.is_some() {
                 continue;
             }
             if let Err(error) = self.one(&name, object, found.as_ref()).await {
@@ -185,23 +185,26 @@ impl<'a> Look<'a> {
 
     fn failed(&mut self, name: &str, error: &Failure) {
         if matches!(error, Failure::Cluster(Error::Silent(_))) {
-            self.away = Some(Instant::now() + AWAY);
+            self.away = Some(Instant::now() + AWAY_PAUSE);
         }
         let text = error.to_string();
         let Some(memory) = self.memories.get_mut(name) else {
             if self.logged != text {
-                tracing::warn!("resources are looked at again later: {text}");
+                tracing::warn!("cannot handle MCPServer resources now, will retry: {text}");
                 self.logged = text;
             }
             return;
         };
-        // It is gone, or somebody else changed it at the same time: what it is now is on its way.
+        // It is gone, or another client changed it at the same time. An event about that is on its way.
         let is_passing = matches!(error, Failure::Cluster(Error::Answer(404 | 409, _)));
-        let wait = RETRY.0 * 2_u32.saturating_pow(memory.failures.min(6));
+        let wait = RETRY_DELAYS.0 * 2_u32.saturating_pow(memory.failures.min(6));
         memory.failures += 1;
-        memory.due = Instant::now() + wait.min(RETRY.1);
+        memory.due = Instant::now() + wait.min(RETRY_DELAYS.1);
         if !is_passing && memory.logged != text {
-            tracing::warn!(resource = name, "it is looked at again later: {text}");
+            tracing::warn!(
+                resource = name,
+                "cannot handle the resource now, will retry: {text}"
+            );
             memory.logged = text;
         }
     }
@@ -222,18 +225,18 @@ impl<'a> Look<'a> {
             }
             if *definition != Definition::There(resource.definition) {
                 if self.kept.insert(row.id.clone()) {
-                    tracing::warn!(server = %row.name, "its resource went with the definition: the server goes on, and can be removed");
+                    tracing::warn!(server = %row.name, "its resource was deleted with the definition: the server continues to run, and can be removed");
                 }
                 continue;
             }
-            tracing::warn!(server = %row.name, "its resource is gone, without the finalizer: the server is removed, its volumes stay");
+            tracing::warn!(server = %row.name, "its resource was deleted without the finalizer: removing the server, keeping its volumes");
             if let Err(error) = self.hosting.forget(&row.id).await {
-                tracing::warn!(server = %row.name, "it is removed later: {error}");
+                tracing::warn!(server = %row.name, "cannot remove the server now, will retry: {error}");
             }
         }
     }
 
-    /// What declares a server, if that is a resource of this namespace.
+    /// The resource of this namespace that declares a server, if any.
     fn resource(&self, row: &WorkspaceRow) -> Option<Resource> {
         Resource::of(row).filter(|resource| resource.namespace == self.cluster.namespace)
     }
@@ -268,12 +271,12 @@ impl<'a> Look<'a> {
             memory.seen = Some(Seen::of(object));
             memory.failures = 0;
             memory.logged.clear();
-            memory.due = now + AGAIN;
+            memory.due = now + CHECK_INTERVAL;
             let Some((accepted, id)) = done else {
                 return Ok(());
             };
             if is_going(object) || accepted.status != "True" {
-                memory.due = now + WAITING;
+                memory.due = now + PENDING_CHECK_INTERVAL;
             }
             memory.generation = object.metadata.generation;
             (memory.accepted, memory.id) = (Some(accepted), id);
@@ -281,7 +284,7 @@ impl<'a> Look<'a> {
         self.tell(name, object).await
     }
 
-    /// Makes the server what the resource says; what became of that, and the server's id.
+    /// Registers or updates the server. Returns the `Accepted` condition and the server's id.
     async fn declare(
         &mut self,
         object: &mut DynamicObject,
@@ -344,7 +347,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Removes the server of a resource that is being deleted, a step at a time; how far that is. `None`: the resource may go.
+    /// Removes the server of a resource that is being deleted, step by step. Returns the condition; `None` once the
+    /// resource may go.
     async fn leave(
         &mut self,
         object: &mut DynamicObject,
@@ -357,14 +361,14 @@ impl<'a> Look<'a> {
         if matches!(definition, Definition::Going | Definition::Gone) {
             tracing::warn!(
                 resource = name(object),
-                "the definition is deleted: the server goes on without its resource"
+                "the definition is deleted: the server continues to run without its resource"
             );
             *object = self.cluster.finalize(object, false).await?;
             return Ok(None);
         }
         let ending = || Told::new("False", "Deleting", "the server is being removed");
         if let Some(row) = self.row(rows, name(object)) {
-            // So that it is known whose volumes are left, once there is no row.
+            // Records the id, since the volumes must be found after the row is gone.
             if status::id(object) != Some(&row.id) {
                 let id = Some(row.id.clone());
                 self.write(object, &ending(), id).await?;
@@ -373,7 +377,7 @@ impl<'a> Look<'a> {
                 self.leaving.insert(row.id.clone(), server);
             }
         }
-        // Whoever may write a status can name any server there: not one that this resource doesn't declare.
+        // Anyone who may write the status can put any id there. Only a server declared by this resource may be removed.
         let is_anothers = |id: &str| {
             let ours = self.row(rows, name(object));
             rows.iter().any(|row| row.id == id) && ours.is_none_or(|row| row.id != id)
@@ -405,21 +409,22 @@ impl<'a> Look<'a> {
         Ok(None)
     }
 
-    /// Removes the volumes of a server. It does not wait long, because all other resources wait meanwhile: the next look asks again.
+    /// Removes the volumes of a server. The timeout is short, because all other resources have to wait; the next check
+    /// tries again.
     ///
     /// # Errors
-    /// Why they are still there.
+    /// Why they still exist.
     async fn volumes_remove(&self, id: &str) -> Result<(), String> {
-        match timeout(VOLUMES, self.hosting.volumes_remove(id)).await {
+        match timeout(VOLUMES_TIMEOUT, self.hosting.volumes_remove(id)).await {
             Ok(removed) => removed.map_err(|error| error.to_string()),
             Err(_) => Err(
-                "its volumes are being removed: they are in use as long as a pod has them"
+                "its volumes are being removed: they remain in use until no pod mounts them"
                     .to_owned(),
             ),
         }
     }
 
-    /// Writes a status that is not of a server which the gateway has.
+    /// Writes a status while the gateway does not run the server.
     async fn write(
         &self,
         object: &mut DynamicObject,
@@ -440,7 +445,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Tells the resource and the events how its server is.
+    /// Updates the status of the resource and reports events.
     async fn tell(&mut self, name: &str, object: &mut DynamicObject) -> Result<(), Failure> {
         let Some(memory) = self.memories.get_mut(name) else {
             return Ok(());
@@ -459,13 +464,14 @@ impl<'a> Look<'a> {
                 let pulse = (status.word(), status.since, status.restarts);
                 if memory.pulse != Some(pulse) {
                     memory.pulse = Some(pulse);
-                    memory.events_until = now + EVENTS;
+                    memory.events_until = now + EVENTS_WINDOW;
                 }
                 status::ready(server)
             }
             None if memory.id.is_none() => ("", accepted.clone()),
             None => {
-                let why = "the gateway does not have it: its project is switched off, or the log says why";
+                let why =
+                    "the gateway does not have it: its project is disabled, or the log says why";
                 ("unusable", Told::new("False", "Unusable", why))
             }
         };
@@ -482,7 +488,7 @@ impl<'a> Look<'a> {
                 None => Ok(last_event.clone()),
             }
         };
-        // The status is told where the events cannot be.
+        // The status is written even if the events cannot be.
         let told = told.await;
         if let Ok(last) = &told {
             last_event.clone_from(last);
@@ -506,7 +512,7 @@ impl<'a> Look<'a> {
         told.map(drop)
     }
 
-    /// Tells what happened to a server since the event `last`; the last of those that are told now.
+    /// Reports the events of a server after `last`. Returns the id of the last reported one.
     async fn events(
         &self,
         object: &DynamicObject,
@@ -551,10 +557,10 @@ fn registered() -> Told {
     Told::new("True", "Registered", "the spec is in force")
 }
 
-/// By variable, the Secret and its key.
+/// Variables with the Secret's name and key.
 type Wanted = BTreeMap<String, (String, String)>;
 
-/// A resource as a registration, and the Secrets that it names.
+/// Splits a resource into a registration and the Secrets that it refers to.
 fn parts(object: &DynamicObject) -> Result<(Value, Wanted), String> {
     let name =
         ServerName::parse(name(object)).map_err(|error| format!("`metadata.name`: {error}"))?;
@@ -588,7 +594,7 @@ fn parts(object: &DynamicObject) -> Result<(Value, Wanted), String> {
     Ok((body.into(), wanted))
 }
 
-/// What is wrong with a registration, with places in the resource.
+/// The errors of a registration, with their places in the resource.
 fn places(wrong: &[api::Wrong]) -> String {
     let one = |wrong: &api::Wrong| {
         let at = wrong.pointer.trim_start_matches('/').replace('/', ".");

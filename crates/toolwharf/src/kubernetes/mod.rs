@@ -1,20 +1,22 @@
-//! Toolwharf's own resource in Kubernetes: `MCPServer`.
+//! The Kubernetes resource `MCPServer`.
 //!
-//! [`definition`] is the resource's definition, [`convert`] makes such resources of ToolHive's. With the feature `kubernetes`, [`follow`]
-//! makes a registered server of each resource in one namespace, and keeps its status: `cluster` speaks to the API server, `look` decides
-//! and acts, `status` is what is told, and `events` what happened.
+//! [`definition`] is the resource definition, [`convert`] converts ToolHive's resources. With the feature `kubernetes`,
+//! [`follow`] registers a server for each resource in one namespace and maintains its status: `cluster` is the API
+//! client, `look` decides and acts, `status` and `events` build what is reported.
 //!
 //! # Invariants
 //!
-//! - One replica at a time does this. All that it knows is in the resources and in the rows, so that its start, another replica's
-//!   taking over and the normal path are one path, and each step can be done twice.
-//! - A resource has the finalizer before there is a row, so that it cannot go without its server. The server goes, with its volumes,
-//!   before the finalizer does.
-//! - A server is removed only if its resource is known to be gone: not while the API server is away, and not if the definition itself
-//!   is deleted or is another one. Then servers go on, and belong to the resource of their name again once there is one.
-//! - What is wrong with a resource is in its conditions, and concerns no other. A server whose resource became wrong goes on as it was.
-//! - Values of Secrets are sealed in the rows, and are in no status, event or log.
-//! - No request is without a deadline; an object is written to once a second at most, whatever others do to it.
+//! - Only one replica at a time does this. All of its state is in the resources and in the database rows. Starting,
+//!   taking over from another replica and normal operation are therefore the same path, and each step is idempotent.
+//! - A resource gets the finalizer before its row is created, so that it cannot disappear without its server. The
+//!   server is removed, with its volumes, before the finalizer.
+//! - A server is removed only if its resource is known to be gone. It is kept while the API server is unreachable, and
+//!   if the definition itself is deleted or replaced. The server then continues to run, and belongs to the resource
+//!   with its name once one exists.
+//! - Errors in a resource appear in its conditions and affect no other resource. A server whose resource becomes
+//!   invalid continues to run unchanged.
+//! - Values of Secrets are encrypted in the rows, and appear in no status, event or log.
+//! - Every request has a deadline. An object is written at most once per second, however often others change it.
 //!
 //! Deliberately absent: more than one namespace, and servers that Toolwharf does not launch.
 

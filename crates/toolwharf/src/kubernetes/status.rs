@@ -1,14 +1,14 @@
-//! The status of a resource: what is told of its server, and since when.
+//! The status of a resource: the conditions of its server, and since when they hold.
 
 use engine::{lifecycle::Phase, server::Server};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use store::Time;
 
-/// Longest message of a condition, in characters.
-const MESSAGE_CHARS: usize = 1000;
+/// Maximum characters of a condition's message.
+const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// What a condition says.
+/// The contents of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     /// `True`, `False` or `Unknown`.
@@ -28,7 +28,7 @@ impl Told {
     }
 }
 
-/// How a resource is.
+/// The contents of a status.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
     pub(super) generation: Option<i64>,
@@ -41,7 +41,7 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// As it stands in the resource, which says `before` now.
+    /// The status as written to the resource. `before`: its current status.
     pub(super) fn to_value(&self, before: &Value, now: Time) -> Value {
         let condition = |kind: &str, told: &Told| {
             let conditions = before["conditions"].as_array().into_iter().flatten();
@@ -53,7 +53,7 @@ impl Status {
                 "" => self.state.as_str(),
                 message => message,
             };
-            let message: String = message.chars().take(MESSAGE_CHARS).collect();
+            let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
             json!({
                 "type": kind,
                 "status": told.status,
@@ -73,7 +73,7 @@ impl Status {
             ("state", Some(self.state.as_str())),
             ("lastEvent", self.last_event.as_deref()),
         ];
-        // Kubernetes 1.20 makes `null` of an empty text that is applied.
+        // Kubernetes 1.20 turns an applied empty text into `null`.
         for (key, value) in texts {
             if let Some(value) = value.filter(|value| !value.is_empty()) {
                 status[key] = value.into();
@@ -83,7 +83,7 @@ impl Status {
     }
 }
 
-/// Whether a resource does not say what it should; what others add to it does not matter.
+/// Returns true if the resource's status differs from `status`. Fields added by others are ignored.
 pub(super) fn is_different(before: &Value, status: &Value) -> bool {
     let conditions = before["conditions"].as_array();
     let has = |one: &Value| conditions.is_some_and(|all| all.contains(one));
@@ -95,17 +95,17 @@ pub(super) fn is_different(before: &Value, status: &Value) -> bool {
     !members.all(|same| same)
 }
 
-/// What the resource says of itself.
+/// The current status of the resource.
 pub(super) fn of(object: &DynamicObject) -> &Value {
     &object.data["status"]
 }
 
-/// The id of the server, as the resource has it.
+/// The id of the server, according to the resource.
 pub(super) fn id(object: &DynamicObject) -> Option<&str> {
     of(object)["id"].as_str()
 }
 
-/// How a server is: its state, and whether it is ready.
+/// The state of a server, and its `Ready` condition.
 pub(super) fn ready(server: &Server) -> (&'static str, Told) {
     if !server.spec.enabled {
         let told = Told::new("False", "Disabled", "`enabled` is false");
@@ -119,7 +119,7 @@ pub(super) fn ready(server: &Server) -> (&'static str, Told) {
     let why = status.reason.as_deref().unwrap_or_default();
     let told = match status.phase {
         Phase::Running { .. } => Told::new("True", &reason(word), "it answers calls"),
-        Phase::Idle => Told::new("True", "Idle", "it starts at its first use"),
+        Phase::Idle => Told::new("True", "Idle", "it starts on first use"),
         _ if status.elsewhere => Told::new("Unknown", &reason(word), why),
         Phase::Unresponsive => Told::new("False", &reason(word), "it does not answer heartbeats"),
         _ => Told::new("False", &reason(word), why),
@@ -127,7 +127,7 @@ pub(super) fn ready(server: &Server) -> (&'static str, Told) {
     (word, told)
 }
 
-/// A word as a reason of a condition or an event: `needs_login` is `NeedsLogin`.
+/// Converts a word to a reason of a condition or an event: `needs_login` becomes `NeedsLogin`.
 pub(super) fn reason(word: &str) -> String {
     let parts = word.split(['_', '-', ' ']).filter(|part| !part.is_empty());
     let capital = |part: &str| part[..1].to_ascii_uppercase() + &part[1..];

@@ -1,10 +1,11 @@
 //! Binds the client id of an entry to an issuer.
 //!
-//! An entry may have a `clientId` and no `issuer`. The server then says who its issuer is, and could name another one later to receive
-//! the client's secret. The client id is therefore bound to the first issuer that is found, in the database and for all replicas.
+//! An entry may have a `clientId` and no `issuer`. The server then names its issuer, and could later name another one
+//! to receive the client's secret. The client id is therefore bound to the first issuer that was found, in the database
+//! and for all replicas.
 //!
-//! Invariant: [`Logins::bind`] comes between every discovery and the first request that carries the client's secret. The binding of
-//! a server whose callers each sign in is not undone by one of them who signs out.
+//! Invariant: [`Logins::bind`] runs between every discovery and the first request that carries the client's secret. If
+//! callers sign in separately, a sign-out of one of them does not remove the binding.
 
 use model::{LoginMode, ServerKey};
 use oauth::{Code, Discovery};
@@ -15,10 +16,10 @@ use super::{Logins, Place, mode, opened};
 use crate::logins::Id;
 
 impl Logins {
-    /// Binds the client id of an entry to the issuer that was found, or checks that it is the one that it is bound to.
+    /// Binds the client id of an entry to the issuer that was found, or checks an existing binding.
     ///
     /// # Errors
-    /// It is bound to another issuer, or the database does not answer.
+    /// If it is bound to another issuer, or the database does not respond.
     pub(super) async fn bind(
         &self,
         server: &ServerKey,
@@ -55,7 +56,7 @@ impl Logins {
                     .as_ref()
                     .map_or_else(String::new, |owner| format!(" --project {owner}"));
                 format!(
-                    ", or run `toolwharf logout {}{of}` to bind it anew",
+                    ", or run `toolwharf logout {}{of}` to bind it again",
                     server.name
                 )
             }
@@ -63,15 +64,15 @@ impl Logins {
         Err(oauth::Error {
             code: Code::Mismatch,
             what: format!(
-                "the server names the issuer {}, but the entry's `clientId` was first used with {}, and its secret is sent \
-                 to no other: if the change is meant, set `issuer` in the entry's `login`{way_out}",
+                "the server names the issuer {}, but the entry's `clientId` was first used with {}, and its secret is only \
+                 sent there: if the change is intended, set `issuer` in the entry's `login`{way_out}",
                 oauth::excerpt(found),
                 oauth::excerpt(&bound),
             ),
         })
     }
 
-    /// The issuer of a sign-in that was made with this client id before client ids were bound.
+    /// The issuer of a sign-in with this client id that predates bindings.
     async fn issuer_of_sign_ins(
         &self,
         server: &ServerKey,

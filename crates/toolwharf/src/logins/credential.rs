@@ -1,8 +1,8 @@
-//! One credential: what requests carry of it, and how it is renewed.
+//! One credential: the token that requests carry, and its renewal.
 //!
-//! Of all that find it due, in this process and in others on the same database, one asks the issuer: a mutex here, a lease in the
-//! row. The renewal is a task of its own, since an issuer that rotates refresh tokens must not be asked by a request that
-//! somebody may drop.
+//! If several tasks or processes find a credential due, only one asks the issuer: a mutex guards it in this process,
+//! and a lease in the database row across processes. Renewal runs in a separate task, since an issuer that rotates
+//! refresh tokens must not be asked by a request that may be dropped.
 
 use std::{
     fmt,
@@ -22,41 +22,41 @@ use tokio::{io::AsyncReadExt as _, sync::watch, time::Instant};
 
 use super::{Http, Id, Logins, Place, Stored, discover, mode, opened};
 
-/// Seconds before its end that a token is renewed; a tenth of its life where that is less.
-const AHEAD: i64 = 60;
-/// Seconds from an issuer that does not answer to the next attempt, while the token is good yet.
-const AGAIN: i64 = 10;
-/// How long somebody who renews a credential has it for themselves.
-const LEASE: Duration = Duration::from_secs(45);
-/// From one look at whether they are done to the next.
-const LOOK: Duration = Duration::from_millis(50);
-/// From one attempt to keep what an issuer gave to the next.
-const KEEP_AGAIN: Duration = Duration::from_millis(200);
-/// For so long a server that refuses tokens causes no more than one new one.
-const FRESH: Duration = Duration::from_secs(30);
-/// Bytes of a file with an assertion.
-const MAX_ASSERTION: u64 = 64 * 1024;
-/// Times in a row that a server may ask for more scopes (2026-07-28 basic/authorization "Scope Challenge Handling").
+/// Seconds before expiry at which a token is renewed; 10 % of its lifetime if that is less.
+const RENEW_AHEAD_SECONDS: i64 = 60;
+/// Seconds until the next attempt if the issuer does not respond and the token is still valid.
+const RETRY_SECONDS: i64 = 10;
+/// The lease of a renewal.
+const RENEWAL_LEASE: Duration = Duration::from_secs(45);
+/// Interval between checks for the end of another process's renewal.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Delay between attempts to store what an issuer returned.
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Within this time, a server that refuses tokens causes at most one new one.
+const RETRY_WINDOW: Duration = Duration::from_secs(30);
+/// Maximum bytes of an assertion file.
+const MAX_ASSERTION_BYTES: u64 = 64 * 1024;
+/// Maximum consecutive requests of a server for more scopes (2026-07-28 basic/authorization "Scope Challenge Handling").
 const MAX_STEPS: u32 = 3;
-/// After so long without, they are not in a row any more.
-const STEPS_LAST: Duration = Duration::from_secs(600);
+/// Time after which a request for more scopes no longer counts as consecutive.
+const STEPS_WINDOW: Duration = Duration::from_secs(600);
 
 pub(super) struct Credential {
     logins: Weak<Logins>,
     pub(super) id: Id,
     pub(super) place: Place,
     state: ArcSwap<State>,
-    /// Rings when somebody has signed in.
+    /// Signals a sign-in.
     signed_in: watch::Sender<()>,
     renewing: tokio::sync::Mutex<()>,
     wanted: Mutex<Wanted>,
 }
 
-/// What is known of it.
 enum State {
-    /// Nobody has looked, or somebody has to sign in again: that is looked up each time, for they may do it in another process.
+    /// Not looked up yet, or a new sign-in is needed. Looked up each time, since the sign-in may happen in another
+    /// process.
     Unknown,
-    /// Nobody has signed in.
+    /// No caller has signed in.
     Absent,
     Held(Held),
 }
@@ -66,25 +66,25 @@ struct Held {
     access: Access,
     renew_at: Option<i64>,
     ends_at: Option<i64>,
-    /// When the issuer gave it, if this process was told.
+    /// When the issuer issued it, if this process received it.
     made: Option<Instant>,
 }
 
-/// What the server said that it wants.
+/// What the server requires.
 #[derive(Default)]
 struct Wanted {
     challenge: Challenge,
-    /// Whether it has refused a request.
+    /// Set if it has refused a request.
     is_refused: bool,
-    /// When another token was last asked for because it refused one.
+    /// When a token was last requested because the server refused one.
     tried_again: Option<Instant>,
     steps: u32,
     stepped: Option<Instant>,
-    /// The token that the last step was for: many calls with it are one step.
+    /// The token that lacked scopes in the last step. Many calls with the same token count as one step.
     short: Option<Access>,
 }
 
-/// The credential as requests see it.
+/// A credential as the source of tokens for requests.
 pub(super) struct Authorizing(pub(super) Arc<Credential>);
 
 impl fmt::Debug for Authorizing {
@@ -115,7 +115,7 @@ impl Authorize for Authorizing {
     }
 }
 
-/// Proofs of one token, as requests see them.
+/// DPoP proofs for one token.
 #[derive(Debug)]
 struct Proving(Prover);
 
@@ -144,7 +144,7 @@ impl Held {
             access: Access { header, prover },
             renew_at: tokens
                 .expires_at
-                .map(|end| end - AHEAD.min(lasts(end) / 10)),
+                .map(|end| end - RENEW_AHEAD_SECONDS.min(lasts(end) / 10)),
             ends_at: tokens.expires_at,
             made,
         })
@@ -172,7 +172,7 @@ impl Credential {
         })
     }
 
-    /// Whether it is our own, and nobody signs in.
+    /// Returns true if Toolwharf itself signs in, not a user.
     fn is_own(&self) -> bool {
         !self.place.login.grant.needs_person()
     }
@@ -181,12 +181,12 @@ impl Credential {
         self.wanted.lock()
     }
 
-    /// What the server said last when it refused a request.
+    /// The last challenge with which the server refused a request.
     pub(super) fn challenge(&self) -> Challenge {
         self.wanted().challenge.clone()
     }
 
-    /// Waits until somebody signs in.
+    /// Waits until a sign-in.
     pub(super) fn signed_in(&self) -> BoxFuture<'static, ()> {
         let mut bell = self.signed_in.subscribe();
         Box::pin(async move {
@@ -200,7 +200,7 @@ impl Credential {
         self.state.store(Arc::new(state));
     }
 
-    /// Takes in what somebody who signed in has brought.
+    /// Uses the tokens of a new sign-in.
     pub(super) fn begin(&self, tokens: &Tokens) {
         self.hold(tokens, Some(Instant::now()));
         self.wanted().tried_again = None;
@@ -214,32 +214,32 @@ impl Credential {
         Some(access)
     }
 
-    /// Forgets it: it is looked up again.
+    /// Forgets the token. The next request loads it again.
     pub(super) fn forget(&self) {
         self.set(State::Unknown);
     }
 
-    /// Whether it has a token.
+    /// Returns true if it has a token.
     pub(super) fn is_held(&self) -> bool {
         matches!(&**self.state.load(), State::Held(_))
     }
 
-    /// Somebody signed in at another replica: the token is looked up.
+    /// Called after a sign-in at another replica. The next request loads the token.
     pub(super) fn begun_elsewhere(&self) {
         self.forget();
         self.wanted().tried_again = None;
         self.signed_in.send_replace(());
     }
 
-    /// The token in use, another than `refused`; `None`: nobody has signed in.
+    /// The current token, other than `refused`; `None` if no one has signed in.
     async fn renewed(self: Arc<Self>, refused: Option<Access>) -> Result<Option<Access>, SignIn> {
         let Some(logins) = self.logins.upgrade() else {
-            return Err(passing("the product stops"));
+            return Err(passing("the gateway is stopping"));
         };
         if self.is_borrowed() {
             return match self.lender(&logins).await {
                 Ok(lender) => Box::pin(lender.renewed(refused)).await,
-                // It may tell anybody what all may see.
+                // The server may answer requests without a token, for what everyone may see.
                 Err(_) if refused.is_none() => Ok(None),
                 Err(error) => Err(error),
             };
@@ -254,7 +254,7 @@ impl Credential {
     pub(super) async fn issued(self: Arc<Self>) -> Result<Issued, SignIn> {
         if self.is_borrowed() {
             let logins = self.logins.upgrade();
-            let logins = logins.ok_or_else(|| passing("the product stops"))?;
+            let logins = logins.ok_or_else(|| passing("the gateway is stopping"))?;
             let lender = self.lender(&logins).await?;
             return Box::pin(lender.issued()).await;
         }
@@ -274,12 +274,13 @@ impl Credential {
         })
     }
 
-    /// Whether it is of a server that each caller signs in to, and stands for whoever has: the lists that all see are asked for with theirs.
+    /// Returns true if this is the shared credential of a server to which each caller signs in. It borrows one caller's
+    /// credential to fetch the lists that all callers see.
     fn is_borrowed(&self) -> bool {
         mode(&self.place.login) == LoginMode::User && self.id.principal.is_empty()
     }
 
-    /// The credential that is borrowed: of whoever signed in last.
+    /// The credential to borrow: that of the caller who signed in last.
     async fn lender(&self, logins: &Logins) -> Result<Arc<Self>, SignIn> {
         let row = logins.store.login_latest(&self.id.server).await;
         let row =
@@ -307,7 +308,7 @@ impl Credential {
         };
         let unknown =
             |error: store::Error| passing(&format!("its sign-in cannot be looked up: {error}"));
-        let give_up = Instant::now() + LEASE;
+        let give_up = Instant::now() + RENEWAL_LEASE;
         loop {
             let row = logins
                 .store
@@ -315,7 +316,7 @@ impl Credential {
                 .await;
             let Some(row) = row.map_err(unknown)? else {
                 self.set(State::Absent);
-                // Where one gets a token is what the server says when it refuses to go without.
+                // The server's refusal says where to get a token.
                 let is_asked = self.wanted().is_refused;
                 return match self.is_own() && is_asked {
                     true => self.obtain(logins, 1).await.map(Some),
@@ -329,7 +330,7 @@ impl Credential {
             let version = row.version;
             let stored = opened(logins, &self.id, row).await;
             let stored = stored.map_err(|error| passing(&format!("{error:#}")))?;
-            // Somebody else may have renewed it, or signed in.
+            // Another process may have renewed it, or a user may have signed in.
             if let Some(held) = Held::of(&stored.tokens, None)
                 && !held.is_due()
                 && Some(&held.access) != refused
@@ -337,7 +338,7 @@ impl Credential {
             {
                 return Ok(self.hold(&stored.tokens, None));
             }
-            let until = store::now() + LEASE;
+            let until = store::now() + RENEWAL_LEASE;
             let lease =
                 logins
                     .store
@@ -349,7 +350,7 @@ impl Credential {
                         "another process has been renewing its access token for too long",
                     ));
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
             return match self.is_own() {
@@ -368,7 +369,7 @@ impl Credential {
         }
     }
 
-    /// Asks the issuer for another token in the place of `version`, which this process has the lease of.
+    /// Asks the issuer for a token that replaces `version`. This process holds its lease.
     async fn refresh(
         &self,
         logins: &Logins,
@@ -396,10 +397,10 @@ impl Credential {
                 let held =
                     Held::of(&stored.tokens, None).filter(|held| !held.is_over() && !is_refused);
                 match held {
-                    // It is good for a while yet, and nobody need wait for the issuer each time.
+                    // It is still valid for a while, and not every request should wait for the issuer.
                     Some(mut held) => {
                         let access = held.access.clone();
-                        let again = oauth::now() + AGAIN;
+                        let again = oauth::now() + RETRY_SECONDS;
                         held.renew_at = held.ends_at.map(|end| end.min(again));
                         self.set(State::Held(held));
                         Ok(Some(access))
@@ -412,34 +413,35 @@ impl Credential {
         }
     }
 
-    /// Gives the lease of a version back, so that the next request need not wait until it ends.
+    /// Releases the lease of a version, so that the next request need not wait until it expires.
     async fn release(&self, logins: &Logins, version: i64) {
         let Id { server, principal } = &self.id;
         let released = logins.store.login_release(server, principal, version);
         if let Err(error) = released.await {
-            tracing::warn!(%server, "the lease of its sign-in is not given back: {error}");
+            tracing::warn!(%server, "cannot release the lease of its sign-in: {error}");
         }
     }
 
-    /// Keeps what the issuer gave, however long the database takes within the lease: the issuer may have taken back what was kept before.
+    /// Stores what the issuer returned. Retries for half of the lease, since the issuer may have revoked the previous
+    /// token.
     async fn keep(&self, logins: &Logins, version: i64, stored: &Stored) -> Result<(), SignIn> {
-        let give_up = Instant::now() + LEASE / 2;
+        let give_up = Instant::now() + RENEWAL_LEASE / 2;
         loop {
             let Err(error) = logins.keep(&self.id, version, stored, None).await else {
                 return Ok(());
             };
             let has_lost = matches!(error.downcast_ref(), Some(store::Error::Conflict { .. }));
             if has_lost || Instant::now() >= give_up {
-                tracing::error!(server = %self.id.server, "its renewed sign-in is not kept: {error:#}");
+                tracing::error!(server = %self.id.server, "cannot save the renewed sign-in: {error:#}");
                 return Err(passing(
                     "its renewed access token cannot be kept; see the log",
                 ));
             }
-            tokio::time::sleep(KEEP_AGAIN).await;
+            tokio::time::sleep(STORE_RETRY_DELAY).await;
         }
     }
 
-    /// Gets a token of our own.
+    /// Gets a token for Toolwharf itself.
     async fn obtain(&self, logins: &Logins, version: i64) -> Result<Access, SignIn> {
         let challenge = self.challenge();
         let (http, login) = (self.http(logins), &self.place.login);
@@ -474,13 +476,13 @@ impl Credential {
         held.ok_or_else(|| passing("the issuer gave a token that cannot be sent"))
     }
 
-    /// Notes that only a person can help.
+    /// Records that a user must sign in again.
     async fn lose(&self, logins: &Logins, version: i64, stored: &Stored, why: &str) -> SignIn {
         let why: Arc<str> = why.into();
         if let Err(error) = logins.keep(&self.id, version, stored, Some(&why)).await {
-            tracing::warn!(server = %self.id.server, "it is not kept that somebody has to sign in: {error:#}");
+            tracing::warn!(server = %self.id.server, "cannot record that a new sign-in is needed: {error:#}");
         }
-        tracing::warn!(server = %self.id.server, "somebody has to sign in again: {why}");
+        tracing::warn!(server = %self.id.server, "a new sign-in is needed: {why}");
         self.set(State::Unknown);
         if self.id.principal.is_empty() {
             logins.wake(&self.id.server, Order::Restart);
@@ -488,14 +490,14 @@ impl Credential {
         self.needed(&why)
     }
 
-    /// Another token after the server refused one, if there is any use in that.
+    /// Gets another token after the server refused one, unless that is pointless.
     async fn refused(self: Arc<Self>, used: Option<Access>, said: &str) -> Result<Access, SignIn> {
         let challenge = Challenge::parse(said);
         if self.is_borrowed() {
-            // Whoever signs in goes by it.
+            // The next sign-in uses it.
             self.wanted().challenge = challenge;
             let Some(logins) = self.logins.upgrade() else {
-                return Err(passing("the product stops"));
+                return Err(passing("the gateway is stopping"));
             };
             let lender = self.lender(&logins).await?;
             return Box::pin(lender.refused(used, said)).await;
@@ -516,8 +518,8 @@ impl Credential {
         }
     }
 
-    /// Whether the server refuses a token that was asked for because it refused another one just before. The sign-in is left as it is: the
-    /// server, or its clock, may be what is wrong.
+    /// Returns true if the server refuses a token that was requested because it had just refused another one. The
+    /// sign-in stays as it is: the fault may lie with the server or its clock.
     fn is_in_vain(&self, refused: Option<&Access>) -> bool {
         let state = self.state.load();
         let State::Held(held) = &**state else {
@@ -528,7 +530,7 @@ impl Credential {
         };
         let mut wanted = self.wanted();
         match wanted.tried_again {
-            Some(at) if at.elapsed() < FRESH => made > at,
+            Some(at) if at.elapsed() < RETRY_WINDOW => made > at,
             _ => {
                 wanted.tried_again = Some(Instant::now());
                 false
@@ -536,14 +538,14 @@ impl Credential {
         }
     }
 
-    /// The server wants more scopes: what it names and what there is, together.
+    /// The server requires more scopes: requests the union of the named and the granted ones.
     async fn step_up(
         self: Arc<Self>,
         used: Option<Access>,
         challenge: Challenge,
     ) -> Result<Access, SignIn> {
         let Some(logins) = self.logins.upgrade() else {
-            return Err(passing("the product stops"));
+            return Err(passing("the gateway is stopping"));
         };
         let row = logins
             .store
@@ -559,7 +561,7 @@ impl Credential {
         };
         let missing = {
             let mut wanted = self.wanted();
-            if wanted.stepped.is_none_or(|at| at.elapsed() > STEPS_LAST) {
+            if wanted.stepped.is_none_or(|at| at.elapsed() > STEPS_WINDOW) {
                 (wanted.steps, wanted.short) = (0, None);
             }
             if wanted.short.is_none() || wanted.short != used {
@@ -569,7 +571,7 @@ impl Credential {
             let asked = challenge.scope.clone().unwrap_or_default();
             if wanted.steps > MAX_STEPS {
                 let why = format!(
-                    "it still refuses for want of the scopes `{asked}`, after {MAX_STEPS} sign-ins for more"
+                    "it still asks for the scopes `{asked}` after {MAX_STEPS} sign-ins for more scopes"
                 );
                 return Err(passing(&why));
             }
@@ -618,7 +620,7 @@ impl Credential {
     }
 }
 
-/// An assertion's text; a file is read each time, for its platform changes it.
+/// Reads the text of an assertion. A file is read each time, since its platform changes it.
 async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oauth::Error> {
     let unusable = |what: String| oauth::Error {
         code: Code::NoClient,
@@ -628,7 +630,7 @@ async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oau
         AssertionText::Is(text) => return Ok(text.reveal().to_owned()),
         AssertionText::File(file) if !public_only => file,
         AssertionText::File(_) => {
-            let what = "`assertionFile` is of servers that an administrator has declared";
+            let what = "`assertionFile` is only allowed for servers that an administrator declared";
             return Err(unusable(what.to_owned()));
         }
     };
@@ -639,24 +641,26 @@ async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oau
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
         let file = tokio::fs::File::open(file).await?;
-        file.take(MAX_ASSERTION).read_to_end(&mut bytes).await
+        file.take(MAX_ASSERTION_BYTES).read_to_end(&mut bytes).await
     };
     let read = reading.await;
     read.map_err(|error| unusable(format!("`assertionFile` {shown} cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).unwrap_or_default();
     let text = text.trim();
-    // Other text of a file goes nowhere.
+    // Any other text must not leave the file.
     let is_jwt = text.split('.').count() == 3
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     match is_jwt {
         true => Ok(text.to_owned()),
-        false => Err(unusable(format!("`assertionFile` {shown} holds no JWT"))),
+        false => Err(unusable(format!(
+            "`assertionFile` {shown} does not contain a JWT"
+        ))),
     }
 }
 
-/// What may go another time, and nobody's sign-in mends.
+/// A temporary error, which a sign-in does not fix.
 fn passing(why: &str) -> SignIn {
     SignIn {
         reason: why.into(),
@@ -664,7 +668,7 @@ fn passing(why: &str) -> SignIn {
     }
 }
 
-/// Who we are where no browser can come back: for what needs none.
+/// The identity for grants that need no redirect, if no listener is running.
 fn nowhere() -> oauth::Identity {
     oauth::Identity {
         redirect_uri: String::new(),

@@ -1,11 +1,13 @@
-//! Sign-ins under way.
+//! Sign-ins in progress.
 //!
-//! Somebody asks, and gets a link. Whoever opens it shows that they are the one who asked ([`super::page`]), and goes to the issuer with
-//! their browser, which has a cookie from then on; what the issuer sends back counts in that browser only, and once. Or the one who asked
-//! goes to the issuer by themselves, and brings the redirect (*paste*) or types a code there (*device*).
+//! A caller requests a sign-in and gets a link. The user who opens it proves that they are that caller
+//! ([`super::page`]). Their browser gets a cookie and goes to the issuer; the issuer's redirect is accepted in that
+//! browser only, and once. Alternatively the caller goes to the issuer without a link, and pastes the redirect
+//! (*paste*) or enters a code there (*device*).
 //!
-//! A link contains, sealed, whose sign-in it is for and to which server. So it costs nothing to make one, and only its use is noted. A sign-in at an issuer is a ticket
-//! ([`Tickets`]). So each step may come to another replica, but for *device*: the replica that gave the code asks whether it was typed.
+//! A link contains the caller and the server, encrypted. Making one stores nothing; only its use is recorded. A sign-in
+//! at an issuer is a ticket ([`Tickets`]), so each step may reach another replica. Exception: with *device*, the
+//! replica that issued the code polls the issuer.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -27,42 +29,42 @@ use crate::{
     tickets::{Kind, LINK, Tickets},
 };
 
-/// A request that any server refuses without a token, if it wants one.
+/// A request that a server answers with 401 if it wants a token.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
-/// Attempts to keep a sign-in in the place of one that changes.
+/// Attempts to store a sign-in while the previous one is being changed.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// How long whoever asks again gets the same link: calls that fail at once are one step for whoever made them.
-const SAME: Duration = Duration::from_secs(30);
-/// Links that are remembered for that.
-const MANY: usize = 1000;
+/// Time for which repeated requests get the same link. Calls that fail at the same time then lead to one link.
+const SAME_LINK_TTL: Duration = Duration::from_secs(30);
+/// Maximum links that are remembered for that.
+const MAX_REMEMBERED: usize = 1000;
 
-/// How somebody wants to sign in.
+/// The way to sign in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By a link that their browser opens.
+    /// By a link that opens in the user's browser.
     Browser,
-    /// By a URL that they open wherever they like, and the redirect that they bring.
+    /// By a URL that the user opens in any browser, and the redirect that they paste.
     Paste,
-    /// By a code that they type elsewhere.
+    /// By a code that the user enters on another device.
     Device,
 }
 
-/// Whose sign-in to which server.
+/// The caller and the server of a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Whose {
     project: Option<ProjectId>,
     server: ServerName,
-    /// The caller who asked for the sign-in.
+    /// The caller who requested the sign-in.
     principal: Arc<str>,
 }
 
-/// What a link says.
+/// The contents of a link.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     #[serde(flatten)]
     whose: Whose,
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     until: i64,
 }
 
@@ -73,40 +75,40 @@ struct Away {
     attempt: Attempt,
 }
 
-/// The links that were made last, while they are not known to be used.
+/// The latest links, until they are known to be used.
 #[derive(Default)]
 pub(super) struct Offers(Mutex<HashMap<Whose, (Instant, String)>>);
 
 impl Offers {
     fn get(&self, whose: Whose, make: impl FnOnce(Whose) -> String) -> String {
         let mut table = self.0.lock();
-        table.retain(|_, (made, _)| made.elapsed() < SAME);
+        table.retain(|_, (made, _)| made.elapsed() < SAME_LINK_TTL);
         if let Some((_, link)) = table.get(&whose) {
             return link.clone();
         }
         let link = make(whose.clone());
-        if table.len() < MANY {
+        if table.len() < MAX_REMEMBERED {
             table.insert(whose, (Instant::now(), link.clone()));
         }
         link
     }
 
-    /// Whoever asks gets another link to sign in to this server.
+    /// Drops the links of this server, so that the next request gets a new one.
     pub(super) fn forget(&self, server: &ServerKey) {
         self.0.lock().retain(|whose, _| whose.server() != *server);
     }
 }
 
-/// A link that was not used yet.
+/// An unused link.
 pub(super) struct Link {
-    /// The part of the address that says what it is for.
+    /// The encrypted part of the URL.
     id: String,
     whose: Whose,
     pub(super) credential: Arc<Credential>,
 }
 
 impl Link {
-    /// The caller who asked for the sign-in.
+    /// The caller who requested the sign-in.
     pub(super) fn principal(&self) -> &str {
         &self.whose.principal
     }
@@ -130,30 +132,30 @@ impl Whose {
     }
 }
 
-/// A link's text.
+/// Makes the text of a link.
 fn offer(tickets: &Tickets, whose: Whose) -> String {
     let until = store::now().timestamp() + LINK.as_secs() as i64;
     let text = serde_json::to_string(&Offer { whose, until });
     tickets.seal(&text.expect("it has no maps"))
 }
 
-/// What a link is for, while it is good.
+/// The contents of a link, unless it has expired.
 fn offered(tickets: &Tickets, id: &str) -> Option<Whose> {
     let offer: Offer = serde_json::from_str(&tickets.open(id)?).ok()?;
     (offer.until > store::now().timestamp()).then_some(offer.whose)
 }
 
-/// Where a redirect comes from.
+/// The origin of a redirect.
 pub(super) enum Bringer<'a> {
     Browser(Vec<&'a str>),
     Caller(&'a str),
 }
 
 impl Logins {
-    /// Begins a sign-in for somebody who asks over the API.
+    /// Begins a sign-in for a caller of the API.
     ///
     /// # Errors
-    /// What the issuer or the server has against it.
+    /// Why the issuer or the server does not allow it.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         spec: &model::ServerSpec,
@@ -168,12 +170,12 @@ impl Logins {
         };
         let Some(credential) = self.of(spec, principal) else {
             return refuse(
-                "nobody signs in to this server: it has neither a `url` nor `${login:…}` in its `env`, or its entry says `\"login\": \"none\"`",
+                "this server has no sign-in: it has neither a `url` nor `${login:…}` in its `env`, or its entry says `\"login\": \"none\"`",
             );
         };
         if !credential.place.login.grant.needs_person() {
             return refuse(
-                "nobody signs in to this server: Toolwharf does, by the `grant` of its entry",
+                "users do not sign in to this server: Toolwharf does, with the `grant` in its entry",
             );
         }
         let expires_in = LINK.as_secs();
@@ -200,7 +202,7 @@ impl Logins {
         }
     }
 
-    /// A link for somebody who asks.
+    /// Makes a link for a caller.
     pub(super) fn offer(&self, credential: &Credential, principal: &Arc<str>) -> Option<String> {
         let at = self.listening.get()?;
         let whose = Whose::of(credential, principal);
@@ -208,10 +210,10 @@ impl Logins {
         Some(format!("{}/login/{link}", at.base))
     }
 
-    /// A link that was not used yet. Its server's project has to be known.
+    /// Looks up an unused link. The project of its server must be loaded already.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(super) async fn offered(&self, id: &str) -> Result<Option<Link>, oauth::Error> {
         let tickets = self.tickets()?;
         let Some(whose) = offered(tickets, id) else {
@@ -228,7 +230,7 @@ impl Logins {
         }))
     }
 
-    /// The project whose server a link is for.
+    /// The project of a link's server.
     pub(super) fn project_of(&self, id: &str) -> Option<ProjectId> {
         offered(self.tickets().ok()?, id)?.project
     }
@@ -239,7 +241,7 @@ impl Logins {
         self.of(&server.spec, &whose.principal)
     }
 
-    /// Begins the sign-in of a link in a browser: where it goes, and the cookie that it has from now on.
+    /// Begins the sign-in of a link in a browser. Returns the issuer's URL and the value of the browser's cookie.
     pub(super) async fn follow(
         self: &Arc<Self>,
         link: Link,
@@ -284,7 +286,7 @@ impl Logins {
         Ok((discovery, client))
     }
 
-    /// What the server says when it refuses to go without a token: as it said it last, to whomever, or else asked for now.
+    /// The server's challenge for requests without a token: the last one it sent to any caller, or requested now.
     async fn challenge(&self, credential: &Credential) -> Challenge {
         let own = [credential.challenge()];
         let others = self.known(&credential.id.server);
@@ -320,7 +322,8 @@ impl Logins {
         }
     }
 
-    /// Takes the sign-in that a redirect answers, if it is this browser's (`cookies` are what it sent), or brought by whoever asked.
+    /// Finds and removes the sign-in that a redirect belongs to. `cookies` must contain its secret, or the caller must
+    /// be the one who requested it.
     async fn back(&self, state: &str, whose: &Bringer<'_>) -> Result<Option<Away>, oauth::Error> {
         let tickets = self.tickets()?;
         let (kind, secrets) = match whose {
@@ -343,7 +346,7 @@ impl Logins {
         Ok(None)
     }
 
-    /// Ends a sign-in with the redirect that somebody brings; the name of the server. `projects` has its project known.
+    /// Completes a sign-in with the redirect; returns the server's name. `projects` loads its project.
     pub(super) async fn arrive(
         self: &Arc<Self>,
         callback: Callback,
@@ -352,7 +355,7 @@ impl Logins {
     ) -> Result<String, oauth::Error> {
         let state = callback.state.clone().unwrap_or_default();
         let Some(Away { whose, attempt }) = self.back(&state, &whose).await? else {
-            let what = "this redirect belongs to no sign-in of yours: it was used already, is older than ten minutes, or was begun in another browser";
+            let what = "this redirect does not belong to a sign-in of yours: it was used already, is older than ten minutes, or was begun in another browser";
             return Err(oauth::Error {
                 code: Code::WrongRedirect,
                 what: what.to_owned(),
@@ -363,7 +366,7 @@ impl Logins {
         }
         let Some(credential) = self.sought(&whose) else {
             let what = format!(
-                "the server `{}` is gone, or nobody signs in to it any more",
+                "the server `{}` was removed, or no longer has a sign-in",
                 whose.server
             );
             return Err(oauth::Error {
@@ -388,10 +391,10 @@ impl Logins {
         Ok(credential.id.server.name.to_string())
     }
 
-    /// Ends a sign-in with the redirect that the one who asked has pasted.
+    /// Completes a sign-in with a redirect that the caller pasted.
     ///
     /// # Errors
-    /// What is wrong with it, or what the issuer has against it.
+    /// Why the redirect or the sign-in is invalid.
     pub(crate) async fn finish(
         self: &Arc<Self>,
         principal: &str,
@@ -408,7 +411,7 @@ impl Logins {
             .map(|_| ())
     }
 
-    /// Keeps what somebody who signed in has brought, and has the server know.
+    /// Stores a completed sign-in and restarts the server's connections.
     async fn arrived(
         self: &Arc<Self>,
         credential: &Arc<Credential>,
@@ -422,7 +425,7 @@ impl Logins {
                 let version = row.map_or(1, |row| row.version + 1);
                 let kept = self.keep(id, version, &stored, None).await;
                 attempts += 1;
-                // The old one may be renewed at this moment; the new one is what counts.
+                // The previous sign-in may be renewed at this moment. The new one wins.
                 match kept.as_ref().map_err(anyhow::Error::downcast_ref) {
                     Err(Some(store::Error::Conflict { .. })) if attempts < MAX_ATTEMPTS => {}
                     _ => return kept,
@@ -430,7 +433,7 @@ impl Logins {
             }
         };
         kept.await.map_err(|error| {
-            tracing::error!(server = %id.server, "a sign-in is not kept: {error:#}");
+            tracing::error!(server = %id.server, "cannot save a sign-in: {error:#}");
             unkept(error)
         })?;
         let others = self.known(&id.server);
@@ -443,7 +446,7 @@ impl Logins {
         Ok(())
     }
 
-    /// Has a server that waited for a sign-in start, and waits until it has.
+    /// Starts a server that waited for a sign-in, and waits until it runs.
     async fn up(&self, server: &ServerKey) {
         let Some(gateway) = self.gateway.get() else {
             return;
@@ -455,7 +458,7 @@ impl Logins {
         }
     }
 
-    /// Begins a sign-in with a code that is typed elsewhere, and follows it.
+    /// Begins a sign-in with a device code, and polls the issuer in a task.
     async fn device(
         self: &Arc<Self>,
         credential: &Arc<Credential>,
@@ -484,7 +487,7 @@ impl Logins {
                 Err(error) => Err(error),
             };
             if let Err(error) = arrived {
-                tracing::warn!(server = %credential.id.server, "a sign-in by a code came to nothing: {error}");
+                tracing::warn!(server = %credential.id.server, "a sign-in with a code failed: {error}");
             }
         });
         Ok(begun)
@@ -502,7 +505,7 @@ impl Logins {
         loop {
             tokio::time::sleep(Duration::from_secs(wait)).await;
             if oauth::now() > ends_at {
-                let what = "nobody typed the code in time".to_owned();
+                let what = "the code was not entered in time".to_owned();
                 return Err(oauth::Error {
                     code: Code::Denied,
                     what,
@@ -522,9 +525,9 @@ impl Logins {
     }
 }
 
-/// What somebody is told when the database fails.
+/// The caller's error if the database fails.
 fn unkept<E>(_: E) -> oauth::Error {
-    let what = "the sign-in cannot be kept: the database does not take it; see the log".to_owned();
+    let what = "cannot save the sign-in: the database does not accept it; see the log".to_owned();
     oauth::Error {
         code: Code::Unreachable,
         what,
@@ -532,7 +535,7 @@ fn unkept<E>(_: E) -> oauth::Error {
 }
 
 fn no_way_back() -> oauth::Error {
-    let what = "no browser can come back: start `toolwharf serve`".to_owned();
+    let what = "a browser needs a running gateway to return to: start `toolwharf serve`".to_owned();
     oauth::Error {
         code: Code::Unsupported,
         what,
@@ -575,7 +578,7 @@ mod tests {
         };
         assert_eq!((get("ann"), get("ann")), ("1".into(), "1".into()));
         assert_eq!(get("ben"), "2");
-        tokio::time::advance(SAME).await;
+        tokio::time::advance(SAME_LINK_TTL).await;
         assert_eq!(get("ann"), "3");
         offers.forget(&whose(None, "").server());
         assert_eq!(get("ann"), "4");

@@ -1,12 +1,12 @@
-//! Signing in to servers: whose tokens requests carry, where these are kept, and how somebody gets them.
+//! Signing in to servers: the tokens that requests carry, their storage, and the sign-in process.
 //!
-//! A *credential* is the sign-in of one caller, or of all of them, to one server. It is a row of the store, sealed with a key that
-//! only the master key opens, and bound to its place. [`credential`] renews it; [`links`] are sign-ins under way; [`page`] is what
-//! a browser sees of them.
+//! A *credential* is the sign-in of one caller, or of all callers, to one server. It is a database row, encrypted with
+//! a key that only the master key opens, and bound to its server, principal and version. [`credential`] renews
+//! credentials, [`links`] handles sign-ins in progress, and [`page`] serves their web pages.
 //!
-//! Invariants: a token is in no log, error, argument, record or answer. A refresh token that the issuer has given is durable before the
-//! access token beside it is used, whatever becomes of the request that wanted it. One caller's credential is never used for another's call.
-//! Deliberately absent: how issuers are spoken to (`oauth`).
+//! Invariants: no log, error, argument, record or response contains a token. A refresh token is stored durably before
+//! the access token issued with it is used, even if the request that needed it is dropped. A credential of one caller
+//! is never used for another caller's call. Deliberately absent: the protocol spoken with issuers (`oauth`).
 
 mod bound;
 mod credential;
@@ -46,33 +46,33 @@ pub(crate) use self::{
 };
 use crate::{master::Master, tickets::Tickets};
 
-/// Bytes of a document of an issuer.
-const MAX_DOCUMENT: usize = 256 * 1024;
-/// Credentials in memory; those that no connection has go first.
-const MANY: usize = 4096;
-/// How long a conversation may take to end.
-const PARTING: Duration = Duration::from_secs(2);
-/// The principal of a credential that is everybody's.
+/// Maximum bytes of a document from an issuer.
+const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
+/// Maximum cached credentials. Those without a connection are evicted first.
+const MAX_CACHED: usize = 4096;
+/// Time limit for ending a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The principal of a shared credential.
 const EVERYBODY: &str = "";
 
-/// Which credential.
+/// The key of a credential.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
     pub(crate) server: ServerKey,
-    /// [`EVERYBODY`], or whose it is.
+    /// The owner, or [`EVERYBODY`].
     pub(crate) principal: Arc<str>,
 }
 
-/// A server, as far as signing in to it goes.
+/// The parts of a server's configuration that concern signing in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
-    /// `None`: no request carries the token. It is a variable of the server's environment.
+    /// `None`: requests do not carry the token. It is a variable in the server's environment.
     url: Option<String>,
     login: Login,
     public_only: bool,
 }
 
-/// What is sealed of a credential.
+/// The encrypted contents of a credential.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Stored {
     tokens: Tokens,
@@ -80,11 +80,11 @@ struct Stored {
     client: Client,
 }
 
-/// How a sign-in stands.
+/// The state of a sign-in.
 pub(crate) struct Standing {
     pub(crate) mode: LoginMode,
     pub(crate) row: Option<LoginRow>,
-    /// What the issuer granted.
+    /// The scopes that the issuer granted.
     pub(crate) scopes: Vec<String>,
 }
 
@@ -95,18 +95,18 @@ pub(crate) struct Logins {
     connector: Connector,
     key: OnceCell<DataKey>,
     gateway: OnceLock<Gateway>,
-    /// Not set where nobody listens.
+    /// Unset if no listener is running.
     listening: OnceLock<Listening>,
     credentials: Mutex<HashMap<Id, Arc<Credential>>>,
     offers: Offers,
     tasks: TaskTracker,
-    /// Of entries that do not say: each caller's own where callers are people.
+    /// The mode of entries that do not set one: per caller if callers are people.
     usual: LoginMode,
     /// [`Settings::client_metadata_url`]
     metadata_url: Option<String>,
 }
 
-/// How browsers come here.
+/// The address of this gateway for browsers.
 struct Listening {
     /// Scheme, host and port.
     base: String,
@@ -135,12 +135,12 @@ impl Logins {
         })
     }
 
-    /// Servers whose sign-in changes are started again there.
+    /// Sets the gateway. Its servers are restarted when their sign-in changes.
     pub(crate) fn serve(&self, gateway: &Gateway) {
         let _ = self.gateway.set(gateway.clone());
     }
 
-    /// Browsers reach us there: scheme, host and port.
+    /// Sets the address for browsers: scheme, host and port.
     pub(crate) fn listen(&self, base: &str, tickets: Arc<Tickets>) {
         let base = base.trim_end_matches('/').to_owned();
         let _ = self.listening.set(Listening { base, tickets });
@@ -150,7 +150,7 @@ impl Logins {
         self.listening.get().map(|at| &*at.base)
     }
 
-    /// Who we are towards issuers, if a browser can come back.
+    /// The identity of this gateway towards issuers, if a browser can be redirected back.
     fn identity(&self) -> Option<Identity> {
         let base = self.base()?;
         Some(Identity {
@@ -159,14 +159,14 @@ impl Logins {
         })
     }
 
-    /// Our client metadata document: only the world's issuers can read it, over TLS.
+    /// The URL of the client metadata document. Issuers can read it only over TLS.
     fn metadata_url(&self, base: &str) -> Option<String> {
         let own = || format!("{base}/login/client.json");
         let named = self.metadata_url.clone();
         named.or_else(|| base.starts_with("https://").then(own))
     }
 
-    /// What there is to know of a server to sign in to it, if it is one that may ask for that.
+    /// The sign-in settings of a server, if it can have a sign-in.
     fn place(&self, spec: &ServerSpec) -> Option<Place> {
         let (url, login, public_only) = match &spec.origin {
             Origin::Remote(remote) => (Some(&remote.url), &remote.login, remote.public_only),
@@ -192,7 +192,7 @@ impl Logins {
         {
             return known.clone();
         }
-        if all.len() >= MANY {
+        if all.len() >= MAX_CACHED {
             all.retain(|_, credential| Arc::strong_count(credential) > 1);
         }
         let made = Credential::new(self.this.clone(), id, place);
@@ -200,7 +200,7 @@ impl Logins {
         made
     }
 
-    /// Those that are in memory of one server.
+    /// The cached credentials of one server.
     fn known(&self, server: &ServerKey) -> Vec<Arc<Credential>> {
         let all = self.credentials.lock();
         let of = all
@@ -209,7 +209,7 @@ impl Logins {
         of.cloned().collect()
     }
 
-    /// The credential of a caller to a server; `None`: nobody signs in to it.
+    /// The credential of a caller for a server; `None` if the server has no sign-in.
     fn of(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<Arc<Credential>> {
         let place = self.place(spec)?;
         let whose = match mode(&place.login) {
@@ -238,7 +238,7 @@ impl Logins {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Keeps what an issuer gave as that version.
+    /// Stores what an issuer returned, as this version.
     async fn keep(
         &self,
         id: &Id,
@@ -264,7 +264,7 @@ impl Logins {
             .await?)
     }
 
-    /// What the issuer knows us as, registered anew if it has to be.
+    /// The client that the issuer knows this gateway as. Registers it if necessary.
     async fn client(
         &self,
         http: &dyn oauth::Http,
@@ -298,19 +298,19 @@ impl Logins {
                 anyhow::Ok(())
             };
             if let Err(error) = kept.await {
-                tracing::warn!("the registration at {issuer} is not kept: {error:#}");
+                tracing::warn!("cannot save the client registration at {issuer}: {error:#}");
             }
         }
         Ok(client)
     }
 
-    /// Whose sign-in requests to the server carry.
+    /// The sign-in mode of a server.
     pub(crate) fn mode(&self, spec: &ServerSpec) -> LoginMode {
         self.place(spec)
             .map_or(LoginMode::None, |place| mode(&place.login))
     }
 
-    /// How the sign-in of a caller to a server stands; `None`: nobody signs in to it.
+    /// The state of a caller's sign-in to a server; `None` if the server has no sign-in.
     pub(crate) async fn standing(
         &self,
         spec: &ServerSpec,
@@ -322,7 +322,7 @@ impl Logins {
         let Id { server, principal } = &credential.id;
         let row = self.store.login_get(server, principal).await?;
         let stored = match row.clone() {
-            // A sign-in that cannot be opened is told all the same: somebody can end it.
+            // A sign-in that cannot be decrypted is reported, too, so that it can be ended.
             Some(row) => opened(self, &credential.id, row).await.ok(),
             None => None,
         };
@@ -333,10 +333,10 @@ impl Logins {
         }))
     }
 
-    /// Signs somebody out, and has the issuer take its tokens back if it can.
+    /// Signs a caller out. Revokes the tokens at the issuer if possible.
     ///
     /// # Errors
-    /// When they are not signed in, or the database does not say.
+    /// If the caller is not signed in; database errors.
     pub(crate) async fn end(&self, spec: &ServerSpec, principal: &Arc<str>) -> store::Result<()> {
         let Some(credential) = self.of(spec, principal) else {
             return Ok(());
@@ -369,15 +369,15 @@ impl Logins {
             anyhow::Ok(())
         };
         if let Err(error) = taken_back.await {
-            tracing::warn!(server = %id.server, "the issuer was not told of a sign-out: {error:#}");
+            tracing::warn!(server = %id.server, "cannot revoke the tokens of a sign-out at the issuer: {error:#}");
         }
         Ok(())
     }
 
-    /// Takes in who signed in or out at other replicas.
+    /// Loads sign-ins and sign-outs that happened at other replicas.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Database errors.
     pub(crate) async fn take_in(&self) -> store::Result<()> {
         let known: Vec<_> = self.credentials.lock().values().cloned().collect();
         for credential in known {
@@ -403,14 +403,14 @@ impl Logins {
         Ok(())
     }
 
-    /// Ends the conversation that a caller has with a server: the next one carries what they have signed in with since.
+    /// Ends a caller's connection to a server. The next one uses the current sign-in.
     async fn part(&self, id: &Id) {
         let Some(gateway) = self.gateway.get() else {
             return;
         };
         if let Some(server) = gateway.fleet().get(&id.server).cloned() {
             let whose = Some(&id.principal).filter(|whose| ***whose != *EVERYBODY);
-            server.part_with(whose, PARTING).await;
+            server.part_with(whose, CLOSE_TIMEOUT).await;
         }
     }
 
@@ -420,7 +420,7 @@ impl Logins {
         server.is_some_and(|server| server.status().needs_login)
     }
 
-    /// Has a server try again, for somebody signed in to it, or notice that nobody is.
+    /// Restarts a server after a sign-in or sign-out.
     fn wake(&self, server: &ServerKey, order: Order) {
         let Some(gateway) = self.gateway.get().cloned() else {
             return;
@@ -428,8 +428,8 @@ impl Logins {
         let server = server.clone();
         self.tasks.spawn(async move {
             if let Some(server) = gateway.fleet().get(&server).cloned() {
-                // Calls that fail for want of a sign-in are told so, and not that their server went away.
-                server.idle(PARTING).await;
+                // Calls that fail because the sign-in is missing get that error first, not that the server has stopped.
+                server.idle(CLOSE_TIMEOUT).await;
                 server.command(order).await;
             }
         });
@@ -474,7 +474,7 @@ impl engine::Logins for Logins {
     }
 }
 
-/// Requests to issuers and for metadata, within the bounds of who named them.
+/// Requests to issuers and for metadata. `public_only` limits them if the server's author is not trusted.
 struct Http<'a> {
     connector: &'a Connector,
     public_only: bool,
@@ -484,12 +484,12 @@ impl oauth::Http for Http<'_> {
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, String>> {
         let sending = self
             .connector
-            .fetch(request, MAX_DOCUMENT, self.public_only);
+            .fetch(request, MAX_DOCUMENT_BYTES, self.public_only);
         Box::pin(sending)
     }
 }
 
-/// Finds out where one signs in.
+/// Finds the issuer of a server.
 async fn discover(
     http: &Http<'_>,
     place: &Place,
@@ -505,7 +505,7 @@ fn mode(login: &Login) -> LoginMode {
     login.mode.unwrap_or_default()
 }
 
-/// What a credential is sealed for.
+/// The place that a credential's encryption is bound to.
 fn parts<'a>(id: &'a Id, version: &'a str) -> [&'a str; 5] {
     let owner = id.server.owner.as_ref().map_or("", |owner| owner.as_str());
     [
@@ -517,7 +517,7 @@ fn parts<'a>(id: &'a Id, version: &'a str) -> [&'a str; 5] {
     ]
 }
 
-/// Opens what is kept of a credential.
+/// Decrypts a stored credential.
 async fn opened(logins: &Logins, id: &Id, row: LoginRow) -> anyhow::Result<Stored> {
     let (nonce, sealed) = (row.nonce, row.sealed);
     let version = row.version.to_string();

@@ -1,10 +1,11 @@
-//! What a browser sees of a sign-in: the link, and the way back from the issuer.
+//! The web pages of a sign-in to a server: the link, and the redirect back from the issuer.
 //!
-//! A link opens a page with one button, so that whoever looks at links in passing (a chat's preview) uses none up. Where others than this
-//! machine's users can connect, the page asks for the key of the one who asked: a link that reaches somebody else signs nobody in.
+//! A link opens a page with one button, so that a program that only previews links does not use one up. If other
+//! machines can connect, the page asks for the key of the caller who requested the sign-in: for anyone else the link is
+//! useless.
 //!
-//! People come here by navigation, so a session counts by its cookie alone. A `POST` carries the one-time form token of a page that was
-//! shown for this link to the same session.
+//! Users reach these pages by navigation, so a session is identified by its cookie alone. A `POST` contains the
+//! one-time form token of a page that was shown for this link to the same session.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -26,18 +27,18 @@ use super::{
 };
 use crate::{html::escaped, projects::Projects};
 
-/// Before the ids of links in the names of cookies.
-const COOKIE: &str = "twh_login_";
+/// Prefix of cookie names. The beginning of the link's id follows.
+const COOKIE_PREFIX: &str = "twh_login_";
 
-/// Somebody who has shown who they are.
+/// An identified user.
 pub(crate) struct Shown {
-    /// What their calls are known by.
+    /// Principal id.
     pub(crate) id: Arc<str>,
-    /// Whether they may change servers of the project; without one, those of the configuration file.
+    /// Set if they may change the servers of the project, or (without a project) those of the configuration file.
     pub(crate) manages: bool,
 }
 
-/// Who has this key, or the browser that sends these headers; with the project whose server it is about.
+/// Identifies a user by this key, or by the headers of their browser. The project is the server's.
 pub(crate) type Identify = Box<
     dyn Fn(HeaderMap, Option<String>, Option<ProjectId>) -> BoxFuture<'static, Option<Shown>>
         + Send
@@ -47,7 +48,7 @@ pub(crate) type Identify = Box<
 struct Pages {
     logins: Arc<Logins>,
     projects: Arc<Projects>,
-    /// `None`: only this machine's users can connect, and the link alone shows that it is theirs.
+    /// `None`: only users of this machine can connect, and the link alone proves that the sign-in is theirs.
     identify: Option<Identify>,
 }
 
@@ -69,12 +70,12 @@ pub(crate) fn router(
 }
 
 impl Pages {
-    /// Looks up a link; the error is the page to show instead.
+    /// Looks up a link. The error is the page to show instead.
     async fn link(&self, id: &str) -> Result<Link, Response> {
         if let Some(project) = self.logins.project_of(id)
             && let Err(error) = self.projects.known(&project).await
         {
-            tracing::warn!(%project, "a link is not followed: {error}");
+            tracing::warn!(%project, "cannot load the project of a sign-in link: {error}");
         }
         match self.logins.offered(id).await {
             Ok(Some(link)) => Ok(link),
@@ -84,13 +85,13 @@ impl Pages {
     }
 }
 
-/// Who is signed in at the browser.
+/// The user who is signed in at the browser.
 async fn session(pages: &Pages, headers: HeaderMap) -> Option<Shown> {
     let identify = pages.identify.as_ref()?;
     identify(headers, None, None).await
 }
 
-/// What a form token of the page is bound to.
+/// The session that a form token of the page is bound to.
 fn bound_to(session: Option<&Shown>) -> &str {
     session.map_or("", |who| &who.id)
 }
@@ -109,7 +110,7 @@ async fn show(
     }
 }
 
-/// The page with the button; `refused`: why the form was not taken.
+/// The page with the button. `refused`: why the form was rejected.
 fn form(
     pages: &Pages,
     (link, found): (&str, &Link),
@@ -194,13 +195,13 @@ async fn follow(
         let refuse = |what| page(StatusCode::FORBIDDEN, "Not your sign-in", what);
         let Some(who) = who.filter(|who| *who.id == *found.principal()) else {
             return refuse(
-                "<p>This is not the key of the client that asked for the sign-in. Nobody is signed in.</p>",
+                "<p>This is not the key of the client that requested the sign-in. You are not signed in.</p>",
             );
         };
         if mode(&credential.place.login) == LoginMode::Shared && !who.manages {
             return refuse(
-                "<p>This sign-in is for everybody who uses the server. It takes a key that may manage the server: ask an \
-                 administrator to run <code>toolwharf login</code>. Nobody is signed in.</p>",
+                "<p>All users of the server share this sign-in. It requires a key that may manage the server: ask an \
+                 administrator to run <code>toolwharf login</code>. You are not signed in.</p>",
             );
         }
     }
@@ -211,7 +212,7 @@ async fn follow(
                 _ => "",
             };
             let cookie = format!(
-                "{COOKIE}{}={cookie}; Path=/login; HttpOnly; SameSite=Lax; Max-Age=600{secure}",
+                "{COOKIE_PREFIX}{}={cookie}; Path=/login; HttpOnly; SameSite=Lax; Max-Age=600{secure}",
                 link.get(..8).unwrap_or(&link)
             );
             let mut response = Redirect::to(&url).into_response();
@@ -234,7 +235,7 @@ async fn callback(
     let cookies = cookies
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.split_once('='))
+        .filter_map(|pair| pair.trim().strip_prefix(COOKIE_PREFIX)?.split_once('='))
         .map(|(_, value)| value);
     let bringer = Bringer::Browser(cookies.collect());
     match pages
@@ -253,7 +254,7 @@ async fn callback(
     }
 }
 
-/// Our client metadata document (draft-ietf-oauth-client-id-metadata-document).
+/// The client metadata document (draft-ietf-oauth-client-id-metadata-document).
 async fn client(State(pages): State<Arc<Pages>>) -> Response {
     let identity = pages.logins.identity();
     let Some((identity, id)) = identity.and_then(|it| Some((it.clone(), it.metadata_url?))) else {
@@ -279,7 +280,7 @@ fn gone() -> Response {
 
 fn failed(error: &oauth::Error) -> Response {
     let body = format!(
-        "<p>{}</p><p>Nobody is signed in. Ask for another link to try again.</p>",
+        "<p>{}</p><p>You are not signed in. Request another link to try again.</p>",
         escaped(&error.to_string())
     );
     page(StatusCode::BAD_REQUEST, "The sign-in failed", &body)
@@ -306,7 +307,7 @@ fn page(status: StatusCode, title: &str, body: &str) -> Response {
     guard((status, content, html).into_response())
 }
 
-/// The page is nobody's frame, runs nothing, is not kept, and tells nobody where it is.
+/// The page cannot be framed, runs no scripts, is not cached, and sends no referrer to other origins.
 fn guard(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
@@ -314,7 +315,7 @@ fn guard(mut response: Response) -> Response {
             header::CONTENT_SECURITY_POLICY,
             "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
         ),
-        // With `no-referrer` browsers would hide the form's origin from us, too.
+        // With `no-referrer`, browsers would also hide the form's origin from this gateway.
         (header::REFERRER_POLICY, "same-origin"),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

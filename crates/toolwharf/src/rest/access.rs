@@ -1,8 +1,7 @@
-//! Who may do what: the key first, then the role that the route needs.
+//! Access control: first the key, then the role that the route needs.
 //!
-//! Invariants: nothing else of a request is looked at before its key is. For the key of a project all other
-//! projects do not exist, in the same words as those that do not. The same holds for servers that are not the project's
-//! own.
+//! Invariants: the key is checked before any other part of a request. For a project key, other projects do not exist:
+//! the errors are the same as for missing projects. The same applies to servers that do not belong to the project.
 
 use std::sync::Arc;
 
@@ -22,18 +21,18 @@ use crate::{
     gateway,
 };
 
-/// What a route needs.
+/// The access that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Of no project, or of all of them.
+    /// An administrator's key.
     Administrator,
-    /// That role in the project of the path.
+    /// The role in the project of the path.
     Project(Role),
-    /// The same, but the project need not exist.
+    /// As `Project`, but the project need not exist.
     NewProject,
-    /// That role in the project that owns the server of the path.
+    /// The role in the project that owns the server of the path.
     Server(Role),
-    /// That role in the project that `?project=` names, or else in that of the key.
+    /// The role in the project that `?project=` names, or by default in the key's project.
     Within(Role),
 }
 
@@ -46,7 +45,7 @@ impl Need {
     }
 }
 
-/// Who asks.
+/// The caller.
 pub(super) type Who = Extension<Arc<Principal>>;
 
 /// The project of the path.
@@ -61,7 +60,7 @@ impl<S: Sync> FromRequestParts<S> for Project {
     }
 }
 
-/// The project that `?project=` names, or else that of the key; `None`: none, and it is an administrator who asks.
+/// The project that `?project=` names, or by default that of the key. `None` only for an administrator.
 #[derive(Clone)]
 pub(super) struct Within(pub(super) Option<ProjectId>);
 
@@ -78,19 +77,19 @@ struct Asked {
     project: Option<String>,
 }
 
-/// What [`admit`] found in the path.
+/// Returns what [`admit`] found in the path.
 pub(super) fn admitted<T: Clone + Send + Sync + 'static>(
     parts: &Parts,
     what: &str,
 ) -> Result<T, Problem> {
     let found = parts.extensions.get::<T>();
-    // A route that is asked for it names it: the table's test sees to that.
+    // Every route with this extractor has the parameter. A test of the route table ensures it.
     found
         .cloned()
         .ok_or_else(|| Problem::new(500, format!("this route has no {what}")))
 }
 
-/// Nothing is looked at before the key is.
+/// Authenticates the caller before any other check.
 pub(super) async fn identify(
     State(rest): State<AppState>,
     mut request: Request,
@@ -107,7 +106,7 @@ pub(super) async fn identify(
     }
 }
 
-/// Whether they may use the route.
+/// Checks whether the caller may use the route.
 pub(super) async fn admit(
     State((rest, need)): State<(AppState, Need)>,
     Extension(who): Who,
@@ -141,7 +140,7 @@ pub(super) async fn admit(
     };
     let project = match ProjectId::parse(named) {
         Ok(project) => project,
-        // Whoever may make one is told why it cannot be.
+        // Only callers that may create projects see why the id is invalid.
         Err(error) if need == Need::NewProject && who.may(role, None) => {
             return Err(Problem::new(400, error.to_string()));
         }
@@ -159,7 +158,7 @@ pub(super) async fn admit(
 }
 
 impl Rest {
-    /// A project that is there, and that exists for `who`.
+    /// Returns a project that exists and that `who` can access.
     async fn project(&self, who: &Principal, id: &str) -> Result<ProjectId, Problem> {
         let project = ProjectId::parse(id).ok();
         let Some(project) = project.filter(|project| who.reaches(Some(project))) else {
@@ -170,7 +169,7 @@ impl Rest {
     }
 }
 
-/// Whether somebody may do what takes that role in a project, or outside of projects.
+/// Checks that the caller has the role in a project, or outside of projects.
 pub(super) fn permit(
     who: &Principal,
     role: Role,
@@ -181,7 +180,7 @@ pub(super) fn permit(
     }
     Err(Problem::forbidden(match role {
         Role::Admin => "this needs an administrator's key".to_owned(),
-        _ => format!("this needs a key with the role `{}` or more", word(role)),
+        _ => format!("this needs a key with the role `{}` or higher", word(role)),
     }))
 }
 

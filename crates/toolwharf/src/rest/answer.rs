@@ -1,4 +1,4 @@
-//! Errors as HTTP says them: problem details (RFC 9457).
+//! HTTP error responses: problem details (RFC 9457).
 
 use std::{
     convert::Infallible,
@@ -24,18 +24,18 @@ use crate::{
     registry,
 };
 
-/// Seconds after which what the database could not do is worth another try.
+/// Seconds to wait before a retry, if the database was not available.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
-/// Longest name that is repeated, in characters.
-const SHOWN: usize = 100;
+/// Maximum length of a name in a message, in characters.
+const MAX_SHOWN_CHARS: usize = 100;
 
-/// A problem detail (RFC 9457), and when it is worth another try.
+/// A problem detail (RFC 9457) with its response headers.
 #[derive(Debug)]
 pub(crate) struct Problem {
     said: Box<api::Problem>,
-    /// Seconds, where it is not the usual time.
+    /// Seconds to wait before a retry, if not the default.
     pub(crate) retry_after: Option<NonZeroU32>,
-    /// How to get a token that is taken.
+    /// How to get a valid token.
     challenge: Option<HeaderValue>,
 }
 
@@ -74,7 +74,7 @@ impl Problem {
         }
     }
 
-    /// One field of the body that is wrong.
+    /// An error in one field of the body.
     pub(super) fn field(status: u16, pointer: &str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         let mut problem = Self::new(
@@ -88,28 +88,29 @@ impl Problem {
         problem
     }
 
-    /// Each thing that is wrong in the body.
+    /// Returns the errors in the body.
     pub(super) fn into_errors(self) -> Vec<Wrong> {
         self.said.errors
     }
 
-    /// The same words whether it is not there or somebody else's.
+    /// The text is the same whether the project is missing or belongs to another caller.
     pub(super) fn no_project(id: &str) -> Self {
         Self::new(404, format!("there is no project `{}`", shown(id)))
     }
 
-    /// What somebody's role does not reach.
+    /// The caller's role is not sufficient.
     pub(super) fn forbidden(why: impl Into<String>) -> Self {
         Self::new(403, why)
     }
 }
 
-/// A name, as far as it is repeated.
+/// Returns the beginning of a name, for messages.
 pub(super) fn shown(name: &str) -> String {
-    name.chars().take(SHOWN).collect()
+    name.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// An event stream, which no cache keeps; with a comment now and then where nothing happens, for the sake of proxies.
+/// Returns an event stream that is not cached. When no event occurs, a comment is sent periodically to keep proxies
+/// from closing the connection.
 pub(super) fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -215,7 +216,7 @@ impl From<registry::Error> for Problem {
                 EditError::NoServer(_) => 404,
                 EditError::Exists(_) | EditError::Changed(_) => 412,
                 EditError::Name(_) | EditError::Unfit { .. } => 422,
-                // The file is somebody else's matter, and the request fine.
+                // The request is valid, but another process or user has to fix the file.
                 EditError::Ambiguous(_)
                 | EditError::NotAnObject(_)
                 | EditError::Unreadable(_)

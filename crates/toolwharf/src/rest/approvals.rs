@@ -1,4 +1,4 @@
-//! Agreeing to definitions of tools that changed, and which changes there were.
+//! Approval of changed tool definitions, and the history of changes.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use super::{
     input::{self, Page},
 };
 
-/// Longest difference that is told, in characters.
-const DIFF_CHARS: usize = 100_000;
-/// How long the shortest difference is looked for; then a longer one does.
-const DIFF_TIME: Duration = Duration::from_millis(200);
+/// Maximum length of a diff, in characters.
+const MAX_DIFF_CHARS: usize = 100_000;
+/// Time limit for finding the shortest diff. After that, a longer one is accepted.
+const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) fn told(row: ToolChangeRow) -> Change {
     Change {
@@ -34,7 +34,7 @@ pub(super) fn told(row: ToolChangeRow) -> Change {
     }
 }
 
-/// The difference of a tool's two definitions, key by key in one order.
+/// Returns the diff of two definitions of a tool, with their keys sorted.
 pub(super) fn difference(old: &str, new: &str) -> String {
     let pretty = |text: &str| {
         let mut value: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
@@ -43,10 +43,10 @@ pub(super) fn difference(old: &str, new: &str) -> String {
     };
     let (old, new) = (pretty(old), pretty(new));
     let diff = similar::TextDiff::configure()
-        .timeout(DIFF_TIME)
+        .timeout(DIFF_TIMEOUT)
         .diff_lines(&old, &new);
-    let text = diff.unified_diff().header("agreed", "offered").to_string();
-    text.chars().take(DIFF_CHARS).collect()
+    let text = diff.unified_diff().header("approved", "offered").to_string();
+    text.chars().take(MAX_DIFF_CHARS).collect()
 }
 
 pub(super) async fn approve(
@@ -74,7 +74,7 @@ pub(super) async fn changes(
 ) -> Result<Json<Changes>, Problem> {
     let (key, missing) = match rest.find(project.as_ref(), &id).await {
         Ok(target) => (target.key, None),
-        // What was agreed to of a server remains when it is not configured any more.
+        // A server's approvals remain after it was removed from the configuration.
         Err(problem) if problem.status == 404 => {
             let name = input::server_name(&id)?;
             let owner = project;
@@ -96,18 +96,19 @@ pub(super) async fn changes(
 }
 
 impl Rest {
-    /// Why a project cannot agree to definitions of a server that it is only lent, if it is.
+    /// Returns why a project cannot approve definitions of a server that it sees but does not own. `None` if it does
+    /// not see the server.
     async fn lent(&self, project: &ProjectId, id: &str) -> Option<Problem> {
         let name = ServerName::parse(id).ok()?;
         self.seen(project, &name).await.ok()?;
         let why = format!(
-            "server `{name}` is the configuration file's: an administrator agrees for all who see it, with \
-             `toolwharf tools approve {name}`"
+            "server `{name}` belongs to the configuration file: an administrator can approve its tools for all \
+             projects with `toolwharf tools approve {name}`"
         );
         Some(Problem::new(409, why))
     }
 
-    /// Agrees to these definitions: tool and digest.
+    /// Approves definitions, given as digests by tool.
     async fn agree(
         &self,
         key: ServerKey,
@@ -125,7 +126,7 @@ impl Rest {
             .iter()
             .map(|(tool, digest)| (NativeName::new(tool.as_str()), digest.as_str().into()))
             .collect();
-        // The server may have been configured anew meanwhile: then it knows by itself.
+        // If the server has been reconfigured since, it has loaded the approvals from the database.
         self.gateway.approve_tools(&key, &agreed);
         Ok(StatusCode::NO_CONTENT)
     }

@@ -1,7 +1,7 @@
-//! Calls to servers by their own names: one request as HTTP has it, its answer as HTTP has it (H04 to H07, U06).
+//! Direct calls to one server: one request over HTTP, with the response as an HTTP response (H04 to H07, U06).
 //!
-//! They are many where other requests of the API are few, so the listener hands them over past the router; only a
-//! path that is written in an unusual way comes through it.
+//! Calls are far more frequent than other API requests, so the listener passes them on without the router. Only a path
+//! in an unusual form takes the way through the router.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -36,9 +36,9 @@ use crate::{
     gateway::{Answering, Asked, Body, collect, json_body, prefers_stream},
 };
 
-/// Longest time of one call.
-const LONGEST_MS: u64 = 3_600_000;
-/// Messages of a call that wait for a slow reader.
+/// Maximum timeout of a call, in milliseconds.
+const MAX_TIMEOUT_MS: u64 = 3_600_000;
+/// Limits for messages of a call that wait for a slow reader.
 pub(super) const BOUNDS: Bounds = Bounds {
     messages: 256,
     bytes: 8 << 20,
@@ -51,18 +51,19 @@ pub(crate) struct CallRequest {
     pub(crate) method: String,
     #[schema(value_type = Option<Object>)]
     pub(crate) params: Option<Box<RawValue>>,
-    /// How long the server may take; as it is configured without it.
+    /// Timeout of the call in milliseconds. The default is the server's setting.
     pub(crate) timeout_ms: Option<u64>,
-    /// The questions that the caller can answer, as capabilities of a client of 2026-07-28, such as `{"elicitation": {"form": {}}}`.
-    /// Then the result may be of the type `input_required`: the call is made again with `inputResponses` and
-    /// `requestState` in its parameters.
+    /// The kinds of questions that the caller can answer, as client capabilities of 2026-07-28, such as
+    /// `{"elicitation": {"form": {}}}`. With it, the result may be of the type `input_required`. The caller then
+    /// repeats the call with `inputResponses` and `requestState` in its parameters.
     #[schema(value_type = Option<Object>)]
     pub(crate) capabilities: Option<Box<RawValue>>,
-    /// The id of the recorded call that is made again: its record and the new one name each other. Takes an administrator's key.
+    /// The id of a recorded call that this one repeats. Each of the two records refers to the other. Needs an
+    /// administrator's key.
     pub(crate) replay_of: Option<String>,
 }
 
-/// The server that a request calls, as its path names it.
+/// Returns the server id in the path of a call.
 pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
     let path = request.uri().path().strip_prefix("/api/v1/mcp/servers/")?;
     let id = path.strip_suffix("/call")?;
@@ -70,7 +71,7 @@ pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
     (plain && *request.method() == Method::POST).then(|| id.to_owned())
 }
 
-/// Answers a request to the server that [`called`] read out of it, past the router.
+/// Handles a call without the router. `id` is from [`called`].
 pub(crate) async fn answer<B>(
     rest: AppState,
     id: String,
@@ -103,7 +104,7 @@ where
     }
 }
 
-/// The same through the router.
+/// Handles a call from the router.
 pub(super) async fn routed(
     State(rest): State<AppState>,
     Extension(who): Who,
@@ -122,12 +123,12 @@ pub(super) async fn routed(
     Ok(response.map(axum::body::Body::new))
 }
 
-/// A call that is to be made.
+/// A call to be made.
 pub(super) struct Call<'c> {
     pub(super) who: &'c Principal,
     pub(super) server: Arc<Server>,
     pub(super) headers: &'c HeaderMap,
-    /// Another replica has sent it.
+    /// `true` if another replica forwarded the call.
     pub(super) is_forwarded: bool,
 }
 
@@ -187,7 +188,7 @@ impl Call<'_> {
             server: Some(server.name().clone()),
             ..Scope::default()
         };
-        // The project's settings say which tools are switched off.
+        // The project's settings determine which tools are disabled.
         rest.projects.admit(&scope).await?;
         let principal = who.id.clone();
         let caller = match capabilities {
@@ -218,7 +219,7 @@ impl Call<'_> {
 }
 
 impl Rest {
-    /// The call that is made again.
+    /// Checks `replay_of` and returns the id of the repeated call.
     async fn replayed(&self, who: &Principal, call: &str) -> Result<Arc<str>, Problem> {
         permit(who, Role::Admin, None)?;
         let known = self.projects.store().call_get(None, call).await;
@@ -233,8 +234,8 @@ impl Rest {
     }
 }
 
-/// The request of a body that holds a method, its parameters and nothing else, as most do: it is read once, instead of
-/// once for each thing that could be wrong with it, and for whatever is wrong there is [`input::read`] to say so.
+/// Returns the request of a body with only a method and parameters, as most bodies are. Such a body is parsed once,
+/// instead of once per check. If anything is wrong with it, [`input::read`] reports the error.
 fn plain(body: &[u8], depth: usize) -> Option<Frame> {
     let members = body.trim_ascii_start().strip_prefix(b"{")?;
     let text = [br#"{"jsonrpc":"2.0","id":1,"#, members].concat();
@@ -249,9 +250,9 @@ fn plain(body: &[u8], depth: usize) -> Option<Frame> {
 fn timeout(asked: &CallRequest) -> Result<Option<Duration>, Problem> {
     match asked.timeout_ms {
         None => Ok(None),
-        Some(ms @ 1..=LONGEST_MS) => Ok(Some(Duration::from_millis(ms))),
+        Some(ms @ 1..=MAX_TIMEOUT_MS) => Ok(Some(Duration::from_millis(ms))),
         Some(_) => {
-            let must = format!("must be a whole number from 1 to {LONGEST_MS}");
+            let must = format!("must be a whole number from 1 to {MAX_TIMEOUT_MS}");
             Err(Problem::field(400, "/timeout_ms", must))
         }
     }
@@ -261,8 +262,8 @@ fn is_request(method: &str) -> bool {
     !method.is_empty() && !method.starts_with("notifications/")
 }
 
-/// The JSON-RPC request; with a progress token where somebody listens for progress, and as of 2026-07-28 where somebody
-/// can be asked.
+/// Builds the JSON-RPC request. It gets a progress token if the response is a stream, and the metadata of 2026-07-28 if
+/// the caller can answer questions.
 fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Problem> {
     if !is_request(&asked.method) {
         return Err(Problem::field(
@@ -281,7 +282,7 @@ fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Pr
             return Err(Problem::field(400, "/capabilities", "must be an object"));
         }
         if has_meta {
-            let why = "cannot be given together with `capabilities`, of which it is made";
+            let why = "cannot be combined with `capabilities`, from which the gateway builds it";
             return Err(Problem::field(400, "/params/_meta", why));
         }
         let info = concat!(
@@ -305,10 +306,10 @@ fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Pr
     let method = quote(&asked.method);
     let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":{method},\"params\":{params}}}");
     Frame::parse(text.into(), depth + 1)
-        .map_err(|error| Problem::new(400, format!("the request is not acceptable: {error}")))
+        .map_err(|error| Problem::new(400, format!("invalid request: {error}")))
 }
 
-/// The result's text, or what went wrong as HTTP has it (H05).
+/// Returns the result, or the error as an HTTP problem (H05).
 fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
     let status = answer.status;
     let text = answer.into_text();
@@ -320,7 +321,7 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
         object.and_then(|object| serde_json::from_slice::<McpError>(object.raw("error")?).ok());
     let error = error.unwrap_or_else(|| McpError {
         code: mcp::error::INTERNAL_ERROR,
-        message: format!("server `{name}` gave no answer that can be read"),
+        message: format!("server `{name}` sent an invalid response"),
         data: None,
     });
     let own = error
@@ -346,7 +347,7 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
     Err(problem)
 }
 
-/// What happens in the course of a call, and at last its end, as events.
+/// Returns the messages of a call, then its result, as an event stream.
 fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Response<Body> {
     enum Stage {
         Going(ServerName, Arc<Outbox>, Answering),

@@ -1,4 +1,4 @@
-//! One-time links that sign a browser in.
+//! Single-use links that sign a browser in.
 
 use api::BrowserLink;
 use axum::{Extension, Json, extract::State};
@@ -6,13 +6,13 @@ use axum::{Extension, Json, extract::State};
 use super::{AppState, Problem, access::Who};
 use crate::{gateway::Guard, tickets::LINK};
 
-/// A link that signs a browser in with the key of whoever asks.
+/// Creates a link that signs a browser in with the caller's key.
 pub(super) async fn link(
     State(rest): State<AppState>,
     Extension(who): Who,
 ) -> Result<Json<BrowserLink>, Problem> {
     if !who.id.starts_with("key:") {
-        let why = "only a key can be handed to a browser: open `/sign-in` there instead";
+        let why = "a link needs a key to sign the browser in with: open `/sign-in` in the browser instead";
         return Err(Problem::forbidden(why));
     }
     let Some(url) = rest.front.guard().link(&who).await? else {

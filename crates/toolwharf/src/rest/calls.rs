@@ -1,4 +1,4 @@
-//! The audit: who called what, and what became of it.
+//! Routes of call records.
 
 use api::{Call, CallSteps, Calls, WholeCall};
 use axum::{

@@ -1,4 +1,4 @@
-//! Chats with an agent, and the conversations that are kept of them.
+//! Routes of chats with an agent and of stored conversations.
 
 use std::sync::{
     Arc,
@@ -27,10 +27,10 @@ use super::{
 };
 use crate::agents::{NoAgent, NoTurn, Turn};
 
-/// Longest title, in characters: the beginning of what was said first.
-const TITLE: usize = 80;
-/// Longest message, in bytes.
-const MESSAGE: usize = 1 << 20;
+/// Maximum length of a title, in characters. The title is the beginning of the first message.
+const MAX_TITLE_CHARS: usize = 80;
+/// Maximum length of a message, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 pub(super) fn told(row: ConversationRow) -> ConversationInfo {
     ConversationInfo {
@@ -64,8 +64,8 @@ pub(super) async fn chat(
 ) -> Result<Response, Problem> {
     let body = input::whole(body)?;
     let asked: ChatRequest = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
-    if asked.message.trim().is_empty() || asked.message.len() > MESSAGE {
-        let must = format!("must be a string of 1 to {MESSAGE} bytes");
+    if asked.message.trim().is_empty() || asked.message.len() > MAX_MESSAGE_BYTES {
+        let must = format!("must be a string of 1 to {MAX_MESSAGE_BYTES} bytes");
         return Err(Problem::field(400, "/message", must));
     }
     let agent = rest.agents.of(project.as_ref()).await?;
@@ -73,13 +73,13 @@ pub(super) async fn chat(
     let mut turn = rest.agents.turn()?;
     let (id, place, conversation) = match asked.conversation {
         Some(id) => {
-            let busy = "a turn of this conversation is under way: wait for its end";
-            // Before it is read: a turn that is under way has not written yet.
+            let busy = "a turn of this conversation is in progress: wait for its end";
+            // Check before reading: a turn in progress has not been written yet.
             if !turn.of(project.as_ref(), &id) {
                 return Err(Problem::new(409, busy));
             }
             let (row, conversation) = kept(store.conversation_get(project.as_ref(), &id).await?)?;
-            // After it is read: one that begins on another replica from now on changes the revision.
+            // Check after reading: a turn that begins on another replica from now on changes the revision.
             if store.run_place(project.as_ref(), &id).await?.is_some() {
                 return Err(Problem::new(409, busy));
             }
@@ -88,7 +88,7 @@ pub(super) async fn chat(
         }
         None => {
             let (id, title) = (store::new_id(), title(&asked.message));
-            // Nobody else knows it yet.
+            // The id is new, so no other turn can hold it.
             turn.of(project.as_ref(), &id);
             let revision = None;
             (id, Place { title, revision }, Conversation::new())
@@ -108,7 +108,7 @@ pub(super) async fn chat(
     };
     let events = agent.chat_owned(conversation, asked.message, keep, questions);
     let events = events.flat_map(move |happened| {
-        // From here on it is kept. Of a turn that did not start there may be nothing to go on with.
+        // The conversation is stored from here on. If the turn did not start, there may be nothing to continue.
         let conversation = match &happened {
             ChatEvent::Started { .. } => first.take().map(|data| event("conversation", &data)),
             ChatEvent::Error { .. } if is_gone.load(Ordering::Relaxed) => {
@@ -123,23 +123,23 @@ pub(super) async fn chat(
     Ok(event_stream(events))
 }
 
-/// Where a conversation is kept through a turn.
+/// A conversation during a turn.
 struct Kept {
     store: Store,
     project: Option<ProjectId>,
     id: String,
     place: Place,
     is_new: bool,
-    /// Nothing was left of it, and it was removed.
+    /// The conversation was empty and has been deleted.
     is_gone: Arc<AtomicBool>,
-    /// Until all is kept, no other turn of it may begin.
+    /// Held until the conversation is saved, so that no other turn of it begins.
     _turn: Turn,
 }
 
-/// What the row says.
+/// The columns of the database row.
 struct Place {
     title: String,
-    /// None: there is no row yet.
+    /// `None`: no row exists yet.
     revision: Option<i64>,
 }
 
@@ -185,14 +185,17 @@ impl Keep for Kept {
 
     fn ended(mut self: Box<Self>, conversation: Conversation) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // The model's provider did not take its first message, which was taken back.
+            // The model provider rejected the first message, which was then removed.
             let is_empty = self.is_new && conversation.messages().is_empty();
             let kept = match is_empty {
                 true => self.remove().await,
                 false => self.save(&conversation).await,
             };
             if let Err(error) = kept {
-                tracing::error!(conversation = self.id, "what was said is not kept: {error}");
+                tracing::error!(
+                    conversation = self.id,
+                    "cannot save the conversation: {error}"
+                );
             }
         })
     }
@@ -202,10 +205,14 @@ fn event(kind: &str, data: &Value) -> Bytes {
     mcp::sse::encode(Some(kind), None, &data.to_string().into())
 }
 
-/// The beginning of what was said, on one line.
+/// Returns the beginning of the message, on one line.
 fn title(message: &str) -> String {
     let words = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    words.chars().filter(|c| *c != '\0').take(TITLE).collect()
+    words
+        .chars()
+        .filter(|c| *c != '\0')
+        .take(MAX_TITLE_CHARS)
+        .collect()
 }
 
 fn kept(detail: ConversationDetail) -> Result<(ConversationRow, Conversation), Problem> {
@@ -250,7 +257,7 @@ pub(super) async fn show(
     }))
 }
 
-/// Answers what a server asks in the course of a turn, which may be under way on another replica.
+/// Answers a server that asked for input during a turn. The turn may run on another replica.
 pub(super) async fn answer(
     State(rest): State<AppState>,
     Extension(who): Who,
@@ -269,11 +276,11 @@ pub(super) async fn answer(
     {
         return answer.map(|answer| answer.map(axum::body::Body::new));
     }
-    let why = format!("no turn of the conversation `{id}` is under way: nothing is asked");
+    let why = format!("no turn of the conversation `{id}` is in progress, so no question is open");
     Err(Problem::new(409, why))
 }
 
-/// Gives answers to the turn of a conversation; `None`: none is under way here.
+/// Passes answers to the turn of a conversation. `None` if this replica runs no turn of it.
 pub(super) fn answered(
     rest: &Rest,
     project: Option<&ProjectId>,
@@ -287,7 +294,7 @@ pub(super) fn answered(
         match questions.answer(call, Raw::of(&given.answers)) {
             true => Ok(StatusCode::NO_CONTENT),
             false => {
-                let why = format!("nothing is asked in the call `{call}`, or not any more");
+                let why = format!("no question is open in the call `{call}`");
                 Err(Problem::new(409, why))
             }
         }

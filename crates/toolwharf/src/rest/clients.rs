@@ -1,4 +1,4 @@
-//! Clients of this machine: how they stand, connecting and disconnecting them.
+//! Routes of MCP clients on this machine: list, connect and disconnect.
 
 use api::{Client, ConnectRequest, Connected, Disconnected};
 use axum::{
@@ -19,7 +19,8 @@ use crate::{
     registry,
 };
 
-const NOT_HERE: &str = "this gateway does not serve its own machine alone: run `toolwharf connect` where the client is";
+const SERVES_OTHER_MACHINES: &str =
+    "this gateway also serves other machines: run `toolwharf connect` on the client's machine";
 
 pub(super) async fn list(State(rest): State<AppState>) -> Result<Json<api::Clients>, Problem> {
     let clients = rest.clients()?.clone();
@@ -111,10 +112,10 @@ pub(super) async fn disconnect(
 
 impl Rest {
     /// # Errors
-    /// 409 if others than this machine's user may be asking.
+    /// 409 if callers other than the user of this machine can reach the gateway.
     fn clients(&self) -> Result<&Clients, Problem> {
         let clients = self.clients.as_ref();
-        clients.ok_or_else(|| Problem::new(409, NOT_HERE))
+        clients.ok_or_else(|| Problem::new(409, SERVES_OTHER_MACHINES))
     }
 }
 

@@ -1,16 +1,16 @@
-//! One stream of events about servers, their tools and calls.
+//! An event stream about servers, their tools, calls and replicas.
 //!
-//! A stream looks at what the gateway has in memory, twice a second, and tells what differs from what it told. So what
-//! nobody follows costs nothing, and who reads slowly misses what was in between, but never the last state.
+//! Each stream polls the gateway's memory twice a second and sends the differences to what it sent before. So events cost
+//! nothing while they are not followed. A slow reader misses intermediate states but always gets the latest one.
 //!
 //! | event | data |
 //! | --- | --- |
-//! | `server` | a [`api::Server`]: at first every one, later one that changed |
+//! | `server` | an [`api::Server`]: first every server, then each one that changes |
 //! | `server_removed` | `{"id"}` |
-//! | `tools` | `{"id"}`: what this server offers changed, or what is kept back of it |
+//! | `tools` | `{"id"}`: the server's tools changed, or the tools that are kept back |
 //! | `call` | an [`api::Call`] that began or ended |
-//! | `calls_skipped` | `{}`: there were more than can be told one by one |
-//! | `replicas` | `{}`, to administrators: a replica came or went, or a lease has another holder |
+//! | `calls_skipped` | `{}`: there were too many calls to send each one |
+//! | `replicas` | `{}`, for administrators: a replica joined or left, or a lease changed its holder |
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -38,19 +38,19 @@ use super::{
     access::{Who, Within},
     answer::event_stream,
     calls,
-    servers::{Home, LOOKS, Target},
+    servers::{Home, MAX_USAGE_READS, Target},
 };
 use crate::{
     auth::{Principal, Role},
     gateway::Asked,
 };
 
-/// How often a stream looks.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often it reads which servers are declared, if the gateway shows no sign of a change.
-const DECLARED: Duration = Duration::from_secs(5);
-/// Calls that are told of at a time.
-const CALLS: u32 = 50;
+/// Interval between polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between reads of the declared servers while the gateway shows no sign of a change.
+const DECLARED_READ_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of calls per poll.
+const MAX_CALLS_PER_POLL: u32 = 50;
 
 pub(super) async fn follow(
     State(rest): State<AppState>,
@@ -81,7 +81,7 @@ pub(super) async fn follow(
     Ok(event_stream(events))
 }
 
-/// The parts of a server that tell whether it changed.
+/// The parts of a server's state that show whether it changed.
 struct Pulse {
     state: Option<Live>,
     updated: Option<Time>,
@@ -96,7 +96,7 @@ struct Live {
     offer: Offer,
 }
 
-/// The tools that it offers; compared by identity, since all of these are replaced when they change.
+/// The tools of a server. They are compared by identity, because each part is replaced when it changes.
 struct Offer {
     catalog: Arc<Catalog>,
     pins: Arc<Pins>,
@@ -130,7 +130,7 @@ impl Pulse {
         }
     }
 
-    /// Calls that it had, and those in flight.
+    /// Returns the number of finished calls and calls in flight.
     fn calls(&self) -> u64 {
         self.state
             .as_ref()
@@ -184,50 +184,50 @@ impl Offer {
     }
 }
 
-/// One who follows.
+/// The state of one stream.
 struct Following {
-    /// Not sent yet: what one look found.
+    /// Events of the last poll that are not sent yet.
     ready: VecDeque<Bytes>,
-    /// By which the caller is known again at each look.
+    /// The request, with which the caller is authenticated again at each poll.
     asked: Request<()>,
     who: Arc<Principal>,
     project: Option<ProjectId>,
-    /// Of the last look.
+    /// As of the last poll.
     fleet: Option<Arc<Fleet>>,
     read_at: Instant,
     targets: Vec<Target>,
     told: HashMap<String, Pulse>,
-    /// Of calls, over all servers.
+    /// The number of calls over all servers.
     count: u64,
-    /// The newest calls with their outcomes, as they were told; `None` before the first look.
+    /// The newest calls, each with the status that was last sent. `None` before the first poll.
     calls: Option<HashMap<String, String>>,
-    /// Of replicas and their leases, as they were told.
+    /// The version of the replicas and leases that was last sent.
     turns: Option<u64>,
     rest: AppState,
     _place: OwnedSemaphorePermit,
 }
 
 impl Following {
-    /// The next event; `None` when the product stops, or the caller is not known any more.
+    /// Returns the next event. `None` when the gateway stops or the caller's key has become invalid.
     async fn next(&mut self) -> Option<Bytes> {
         let over = self.rest.over.clone();
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            // The first look is made at once.
+            // The first poll has no delay.
             if self.fleet.is_some() {
                 tokio::select! {
                     () = over.cancelled() => return None,
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(POLL_INTERVAL) => {}
                 }
             }
-            // A key may have been taken back.
+            // The key may have been revoked.
             let guard = self.rest.front.guard();
             guard.key(Asked::of(&self.asked)).await.ok()?;
-            // A database that is away is looked at again.
+            // If the database is not available, the next poll tries again.
             if let Err(problem) = self.look().await {
-                tracing::debug!(error = %problem.detail, "events cannot be read");
+                tracing::debug!(error = %problem.detail, "cannot read events");
                 self.fleet.get_or_insert_with(|| self.rest.gateway.fleet());
             }
         }
@@ -239,7 +239,7 @@ impl Following {
             .fleet
             .as_ref()
             .is_none_or(|last| !Arc::ptr_eq(last, &fleet));
-        if changed || self.read_at.elapsed() >= DECLARED {
+        if changed || self.read_at.elapsed() >= DECLARED_READ_INTERVAL {
             self.targets = self.rest.all(self.project.as_ref()).await?;
             self.read_at = Instant::now();
             self.fleet = Some(fleet.clone());
@@ -299,7 +299,7 @@ impl Following {
             let (rest, who, products) = (self.rest.clone(), self.who.clone(), products.clone());
             async move { rest.told_with(&who, &target, &products).await }
         });
-        let told: Vec<api::Server> = stream::iter(told).buffered(LOOKS).collect().await;
+        let told: Vec<api::Server> = stream::iter(told).buffered(MAX_USAGE_READS).collect().await;
         for (server, (pulse, offers_else)) in told.into_iter().zip(seen) {
             self.tell("server", &server);
             if offers_else {
@@ -316,7 +316,7 @@ impl Following {
             ..CallFilter::default()
         };
         let page = Page {
-            limit: Some(CALLS),
+            limit: Some(MAX_CALLS_PER_POLL),
             after: None,
         };
         let rows = self
@@ -333,7 +333,9 @@ impl Following {
         let Some(known) = known else {
             return Ok(());
         };
-        if rows.len() == CALLS as usize && !rows.iter().any(|row| known.contains_key(&row.id)) {
+        if rows.len() == MAX_CALLS_PER_POLL as usize
+            && !rows.iter().any(|row| known.contains_key(&row.id))
+        {
             self.tell("calls_skipped", &json!({}));
         }
         for row in rows.into_iter().rev() {
@@ -348,7 +350,7 @@ impl Following {
     }
 
     fn tell(&mut self, event: &str, data: &impl Serialize) {
-        // Each of these can be written as JSON.
+        // All of these types can be serialized as JSON.
         let data = serde_json::to_vec(data).unwrap_or_default();
         self.ready
             .push_back(sse::encode(Some(event), None, &data.into()));

@@ -1,4 +1,4 @@
-//! What requests hold: bodies, pages, conditions; each checked before anything is done.
+//! Request input: bodies, pages and preconditions. All of them are checked before a handler changes anything.
 
 use api::Wrong;
 use axum::{
@@ -17,44 +17,45 @@ use sha2::{Digest, Sha256};
 
 use super::Problem;
 
-/// Deepest nesting of a body.
-const DEPTH: usize = 64;
-/// Longest name that somebody gives something, in characters.
-const NAME_CHARS: usize = 200;
-/// Longest description, in characters.
-const DESCRIPTION_CHARS: usize = 4_000;
-/// Rows of a page where nothing else is asked.
-const PAGE: u32 = 100;
+/// Maximum nesting of a body.
+const MAX_DEPTH: usize = 64;
+/// Maximum length of a display name, in characters.
+const MAX_NAME_CHARS: usize = 200;
+/// Maximum length of a description, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 4_000;
+/// Default number of rows in a page.
+const DEFAULT_PAGE_ROWS: u32 = 100;
 
-/// A JSON body within its limits.
+/// Parses a JSON body, within its limits.
 pub(super) fn json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
-    read(&whole(body)?, DEPTH)
+    read(&whole(body)?, MAX_DEPTH)
 }
 
-/// A JSON text that is nested no deeper than that.
+/// Parses a JSON text that is nested at most `depth` levels deep.
 pub(super) fn read<T: DeserializeOwned>(text: &[u8], depth: usize) -> Result<T, Problem> {
-    // Duplicate keys and absurd depth, which serde_json would take or say less well.
+    // Rejects duplicate keys, which serde_json accepts, and excessive depth, for which its message is unclear.
     mcp::json::validate(text, depth).map_err(|fault| not_json(&fault))?;
     typed(&mut serde_json::Deserializer::from_slice(text))
 }
 
-/// A JSON body that has named members.
+/// Parses a JSON object.
 pub(super) fn object<T: DeserializeOwned>(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<T, Problem> {
-    // Serde would take a list of the members' values, too.
+    // Serde would also accept a list of the members' values.
     match body {
         Ok(body) if body.trim_ascii_start().first() == Some(&b'[') => {
-            Err(not_json(&"a list stands where an object is wanted"))
+            Err(not_json(&"expected an object, found a list"))
         }
         body => json(body),
     }
 }
 
-/// An entry as `mcp.json` has it, also where it is written as a row of the store: `{"transport": …, "config": {…}}`.
+/// Returns an entry in the form of `mcp.json`. The form of a database row is accepted too:
+/// `{"transport": …, "config": {…}}`.
 ///
 /// # Errors
-/// Its `config` is no object.
+/// `config` is not an object.
 pub(super) fn entry(mut members: Map<String, Value>) -> Result<Map<String, Value>, Wrong> {
     let mut entry = match members.remove("config") {
         None => return Ok(members),
@@ -72,7 +73,7 @@ pub(super) fn entry(mut members: Map<String, Value>) -> Result<Map<String, Value
     Ok(entry)
 }
 
-/// A value as a type, or the place that does not fit.
+/// Deserializes a value. An error contains the location that does not fit.
 pub(super) fn typed<'de, D, T>(from: D) -> Result<T, Problem>
 where
     D: serde::Deserializer<'de>,
@@ -91,7 +92,7 @@ where
     })
 }
 
-/// The whole body.
+/// Returns the whole body.
 pub(super) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| {
         let status = rejection.status();
@@ -104,10 +105,10 @@ pub(super) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
 }
 
 fn not_json(why: &dyn std::fmt::Display) -> Problem {
-    Problem::new(400, format!("the body is not the JSON wanted here: {why}"))
+    Problem::new(400, format!("invalid JSON body: {why}"))
 }
 
-/// RFC 6901.
+/// Returns the path as a JSON pointer (RFC 6901).
 fn pointer(path: &serde_path_to_error::Path) -> String {
     let mut out = String::new();
     for segment in path {
@@ -122,7 +123,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     out
 }
 
-/// A text that people read.
+/// Checks a text that users read.
 pub(super) fn text(pointer: &str, text: &str, most: usize) -> Result<(), Problem> {
     if text.contains('\0') {
         return Err(Problem::field(
@@ -141,19 +142,19 @@ pub(super) fn text(pointer: &str, text: &str, most: usize) -> Result<(), Problem
     Ok(())
 }
 
-/// The name of something.
+/// Checks a display name.
 pub(super) fn name(pointer: &str, name: &str) -> Result<(), Problem> {
     if name.trim().is_empty() {
         return Err(Problem::field(400, pointer, "must not be empty"));
     }
-    text(pointer, name, NAME_CHARS)
+    text(pointer, name, MAX_NAME_CHARS)
 }
 
 pub(super) fn description(pointer: &str, description: &str) -> Result<(), Problem> {
-    text(pointer, description, DESCRIPTION_CHARS)
+    text(pointer, description, MAX_DESCRIPTION_CHARS)
 }
 
-/// A server's name in a path of a project.
+/// Parses the name of a project's server from a path.
 pub(super) fn server_name(name: &str) -> Result<ServerName, Problem> {
     ServerName::parse(name).map_err(|error| Problem::new(400, error.to_string()))
 }
@@ -172,7 +173,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Asked { limit, after } = query(Query::from_request_parts(parts, state).await)?;
-        Self::of(limit.unwrap_or(PAGE), after)
+        Self::of(limit.unwrap_or(DEFAULT_PAGE_ROWS), after)
     }
 }
 
@@ -196,12 +197,12 @@ impl Page {
         self.0.limit.map_or(usize::MAX, |limit| limit as usize)
     }
 
-    /// Where the next page begins, if these rows fill this one.
+    /// Returns where the next page begins, if these rows fill this one.
     pub(super) fn next<T>(&self, rows: &[T], key: impl Fn(&T) -> String) -> Option<String> {
         rows.last().filter(|_| rows.len() >= self.limit()).map(key)
     }
 
-    /// This page of all rows. Sorted here: databases sort by customs of their own.
+    /// Returns this page of all rows. Sorts them here, because databases have different collations.
     pub(super) fn cut<T>(&self, mut rows: Vec<T>, key: impl Fn(&T) -> &str) -> Vec<T> {
         rows.sort_by(|one, other| key(one).cmp(key(other)));
         let after = self.0.after.as_deref().unwrap_or_default();
@@ -210,7 +211,7 @@ impl Page {
     }
 }
 
-/// What stands behind the `?`.
+/// Returns the query parameters.
 pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
     match query {
         Ok(Query(asked)) => Ok(asked),
@@ -218,9 +219,9 @@ pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Pro
     }
 }
 
-/// The tag of a configuration: the same exactly when the configuration is, whatever the order of its keys.
+/// Returns the tag of a configuration. Two tags are equal exactly if the configurations are, regardless of key order.
 ///
-/// It is of what `PUT` takes, not of how things are at the moment.
+/// The tag covers what `PUT` accepts, not the current state.
 pub(super) fn etag(config: &Value) -> String {
     let mut canonical = String::new();
     write_canonical(config, &mut canonical);
@@ -276,7 +277,7 @@ impl Conditions {
         }
     }
 
-    /// Only what is not there yet may be put.
+    /// The resource must not exist yet.
     pub(super) fn only_new() -> Self {
         Self {
             matches: None,
@@ -284,7 +285,7 @@ impl Conditions {
         }
     }
 
-    /// Only what has this tag may be replaced.
+    /// The resource must have this tag.
     pub(super) fn only(tag: String) -> Self {
         Self {
             matches: Some(tag),
@@ -292,12 +293,13 @@ impl Conditions {
         }
     }
 
-    /// Whether a change may be made to what has this tag now; `None`: there is nothing.
+    /// Checks whether a resource with this tag may be changed. `None` means that it does not exist.
     pub(super) fn permit(&self, current: Option<&str>) -> Result<(), Problem> {
         if let Some(wanted) = &self.matches
             && !lists(wanted, current, false)
         {
-            let why = "it is not as `If-Match` says: get it anew, and change that";
+            let why =
+                "the resource does not match `If-Match`: fetch it again and repeat the change";
             return Err(Problem::new(412, why));
         }
         if let Some(unwanted) = &self.none_match
@@ -305,13 +307,14 @@ impl Conditions {
         {
             return Err(Problem::new(
                 412,
-                "it is there already, against `If-None-Match`",
+                "the resource already exists, which `If-None-Match` rules out",
             ));
         }
         Ok(())
     }
 
-    /// Whether something that has no tag may take the place of what is `there`, if anything is.
+    /// Returns whether an existing resource may be replaced. For resources without a tag; `there` says whether it
+    /// exists.
     pub(super) fn may_replace(&self, there: bool) -> Result<bool, Problem> {
         if self.matches.is_some() {
             self.permit(there.then_some(""))?;
@@ -319,7 +322,7 @@ impl Conditions {
         Ok(self.none_match.as_deref() != Some("*"))
     }
 
-    /// Whether the caller has what has this tag.
+    /// Returns whether the caller already has the version with this tag.
     pub(super) fn is_known(&self, current: &str) -> bool {
         self.none_match
             .as_ref()
@@ -327,10 +330,10 @@ impl Conditions {
     }
 }
 
-/// Whether a list of tags has this one. Weak tags never match strongly.
+/// Returns whether a list of tags contains this one. Weak tags never match in a strong comparison.
 fn lists(list: &str, current: Option<&str>, weakly: bool) -> bool {
     let Some(current) = current else { return false };
-    // Ours hold no commas.
+    // Our tags contain no commas.
     list.split(',').map(str::trim).any(|tag| {
         let tag = match tag.strip_prefix("W/") {
             Some(tag) if weakly => tag,

@@ -1,4 +1,4 @@
-//! Keys: making, listing, revoking. A key itself is only in the answer that makes it.
+//! Routes of API keys. A key itself appears only in the response that creates it.
 
 use api::{Key, Keys, MadeKey, Time};
 use axum::{
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::auth;
 
-/// A key to be made: with a project one of that project, which needs a role; without one a key for all projects, which is an
-/// administrator's if it names no role.
+/// A key to create. With a project, the key is valid for that project and needs a role. Without one, it is valid for
+/// all projects, and is an administrator's key if `role` is missing.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WantedKey {

@@ -1,4 +1,4 @@
-//! Signing in to servers: starting, finishing and ending it, and how it stands.
+//! Routes of sign-ins to servers.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) async fn show(
     let standing = rest.logins.standing(&server.spec, &who.id).await?;
     let nobody = || {
         let what = format!(
-            "nobody signs in to server `{}`: it has neither a `url` nor `${{login:…}}` in its `env`, or its entry says `\"login\": \"none\"`",
+            "server `{}` needs no sign-in: it has neither a `url` nor `${{login:…}}` in its `env`, or its entry contains `\"login\": \"none\"`",
             server.name()
         );
         Problem::new(404, what)
@@ -102,7 +102,7 @@ pub(super) async fn end(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is everybody's is for those to change who may change the server.
+/// Checks the role for a shared sign-in: the caller must be allowed to change the server.
 fn permitted(rest: &Rest, who: &Principal, server: &Server) -> Result<(), Problem> {
     if rest.logins.mode(&server.spec) != LoginMode::Shared {
         return Ok(());
@@ -145,7 +145,7 @@ fn told(server: &Server, standing: Standing) -> Login {
 }
 
 impl Rest {
-    /// A server that callers of the project see: its own, or one of the configuration file.
+    /// Returns a server that callers of the project see: the project's own, or one of the configuration file.
     async fn to_sign_in(
         &self,
         project: Option<&ProjectId>,

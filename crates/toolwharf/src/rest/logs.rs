@@ -1,6 +1,6 @@
-//! What servers write to stderr: the end of it as text, or that and what comes as an event stream.
+//! Server logs (standard error): the last lines as text, or as an event stream with all later lines.
 //!
-//! Following goes by where the server is declared: it outlives the process, and the server's configuration.
+//! A stream refers to the server's declaration. It outlives the process and the server's configuration.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -18,11 +18,11 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{AppState, Problem, answer::event_stream, input, servers::Target};
 
-/// Lines that are told where nothing else is asked.
-const TAIL: usize = 200;
-/// How often a server without a process is looked at.
-const LOOK: Duration = Duration::from_millis(200);
-/// The kind of event that is our word, not the server's.
+/// Default number of lines.
+const DEFAULT_TAIL_LINES: usize = 200;
+/// Interval between checks of a server without a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The type of events that come from the gateway, not from the server.
 pub(crate) const NOTICE: &str = "notice";
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +39,7 @@ pub(super) async fn read(
 ) -> Result<Response, Problem> {
     rest.taken_in(&target).await?;
     let asked = input::query(query)?;
-    let tail = asked.tail.unwrap_or(TAIL);
+    let tail = asked.tail.unwrap_or(DEFAULT_TAIL_LINES);
     if !asked.follow {
         let server = target.live(&rest.gateway.fleet());
         let text = server.map(|server| server.stderr_tail());
@@ -74,17 +74,17 @@ fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
     lines.into_iter().skip(from)
 }
 
-/// One who follows. Holds no handle: that would keep the process alive.
+/// The state of one stream. Contains no handle, which would keep the process alive.
 struct Following {
-    /// Not sent yet; no longer than a server's log.
+    /// Events that are not sent yet. At most one server log.
     ready: VecDeque<Bytes>,
     target: Target,
-    /// Lines of the past that are wanted; all of what comes later.
+    /// Number of past lines to send. No limit for later lines.
     tail: usize,
     lines: Option<Lines>,
-    /// The process whose lines those are: its id and when it was started.
+    /// The process that wrote the lines: its id and start time.
     process: Option<(Option<u32>, std::time::SystemTime)>,
-    /// How many starts of the server were told of.
+    /// Number of starts of the server that were reported.
     starts: u64,
     gone: bool,
     rest: AppState,
@@ -92,7 +92,7 @@ struct Following {
 }
 
 impl Following {
-    /// The next event; `None` when the product stops.
+    /// Returns the next event. `None` when the gateway stops.
     async fn next(&mut self) -> Option<Bytes> {
         let over = self.rest.over.clone();
         loop {
@@ -106,7 +106,7 @@ impl Following {
         }
     }
 
-    /// Waits for something new, and looks. Cancel safe.
+    /// Waits for a new line or a change of the process. Cancel safe.
     async fn more(&mut self) {
         match &mut self.lines {
             Some(lines) => match lines.next().await {
@@ -119,21 +119,21 @@ impl Following {
             },
             None => {
                 if self.process.is_some() || self.starts > 0 || self.gone {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 self.look();
                 if self.lines.is_none() && self.ready.is_empty() {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
         }
     }
 
-    /// Looks whether there is another process, or a start that failed.
+    /// Checks for a new process or a failed start.
     fn look(&mut self) {
         let Some(server) = self.target.live(&self.rest.gateway.fleet()) else {
             if !std::mem::replace(&mut self.gone, true) {
-                self.notice("the server is not configured any more");
+                self.notice("the server was removed from the configuration");
             }
             return;
         };
@@ -142,7 +142,7 @@ impl Following {
             .stats
             .starts
             .load(std::sync::atomic::Ordering::Relaxed);
-        // A server that was configured anew counts anew.
+        // The counter restarts when the server is reconfigured.
         if starts < self.starts {
             self.starts = 0;
         }
@@ -155,7 +155,7 @@ impl Following {
         {
             if self.process.is_some() {
                 let process = handle.pid().map(|pid| format!(", process {pid}"));
-                self.notice(&format!("started anew{}", process.unwrap_or_default()));
+                self.notice(&format!("restarted{}", process.unwrap_or_default()));
             }
             self.process = id;
             self.starts = starts;

@@ -1,8 +1,8 @@
-//! Product manifests: what a product brings to a project, as JSON or YAML.
+//! Product manifests: the servers that a product adds to a project, as JSON or YAML.
 //!
-//! Servers stand below `mcp.servers`, as an object from names to entries or as a list of objects with `name`,
-//! `transport` and `config`. Invariant: a manifest with anything wrong in it comes to nothing, and everything
-//! that is wrong is told. Keys that are not known are kept, for they are somebody's.
+//! Servers are listed under `mcp.servers`, as an object of entries by name or as a list of objects with `name`,
+//! `transport` and `config`. Unknown keys are kept, because other programs may use them. Invariant: a manifest with an
+//! error changes nothing, and all errors are reported.
 
 use std::collections::BTreeSet;
 
@@ -17,19 +17,19 @@ use super::{
 };
 use crate::entries::manifest_restored;
 
-/// Servers of one product.
-const SERVERS: usize = 200;
-/// Longest version, in characters.
-const VERSION_CHARS: usize = 100;
+/// Maximum number of servers in a product.
+const MAX_SERVERS: usize = 200;
+/// Maximum length of a version, in characters.
+const MAX_VERSION_CHARS: usize = 100;
 
-/// A manifest that can be installed.
+/// A valid manifest.
 pub(super) struct Manifest {
     pub(super) version: String,
     pub(super) value: Value,
     pub(super) servers: Vec<NewServer>,
 }
 
-/// How a manifest is written.
+/// The format of a manifest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Json,
@@ -37,7 +37,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// By the content type; JSON is YAML, too.
+    /// Returns the format for a content type. JSON is also valid YAML.
     pub(super) fn of(content_type: Option<&str>) -> Result<Self, Problem> {
         let Some(content_type) = content_type else {
             return Ok(Self::Json);
@@ -57,7 +57,7 @@ impl Format {
 }
 
 impl Manifest {
-    /// Reads the manifest of the product of that name; masked values in it stand for those of the one `before`.
+    /// Parses the manifest of product `name`. Masked values take the values of the previous manifest `before`.
     pub(super) fn read(
         project: &ProjectId,
         name: &str,
@@ -111,7 +111,7 @@ impl Reading<'_> {
         });
     }
 
-    /// What stands beside the servers; the version.
+    /// Checks the members other than the servers. Returns the version.
     fn head(&mut self, name: &str, value: &Value) -> String {
         if !value.is_object() {
             self.wrong("", "a manifest must be an object");
@@ -139,10 +139,12 @@ impl Reading<'_> {
             Some(Value::String(version)) if version.trim().is_empty() => {
                 self.wrong("/version", "must not be empty");
             }
-            Some(Value::String(version)) => match input::text("/version", version, VERSION_CHARS) {
-                Ok(()) => return version.clone(),
-                Err(problem) => self.errors.extend(problem.into_errors()),
-            },
+            Some(Value::String(version)) => {
+                match input::text("/version", version, MAX_VERSION_CHARS) {
+                    Ok(()) => return version.clone(),
+                    Err(problem) => self.errors.extend(problem.into_errors()),
+                }
+            }
             Some(_) => self.wrong(
                 "/version",
                 r#"must be a string: put it in quotes, as "1.0""#,
@@ -179,8 +181,8 @@ impl Reading<'_> {
                 return Vec::new();
             }
         };
-        if entries.len() > SERVERS {
-            self.wrong(place, format!("must have at most {SERVERS} servers"));
+        if entries.len() > MAX_SERVERS {
+            self.wrong(place, format!("must have at most {MAX_SERVERS} servers"));
             return Vec::new();
         }
         let mut names = BTreeSet::new();

@@ -1,10 +1,12 @@
-//! The API under `/api/v1`: what the command line and the console work with.
+//! The REST API under `/api/v1`, which the command line and the console use.
 //!
-//! Invariants: every route needs a key, unknown ones included (the page `/docs` is none of them); every
-//! error is a problem detail (RFC 9457); no answer holds the value of a secret, and only those who may change a server
-//! are told its entry. [`routes`] is the one list of what there is. Changes of configuration are made one at a time, so
-//! that a condition (`If-Match`) still holds when the change is made; other processes on the same database are not held
-//! off. Deliberately absent: anything that has no use yet.
+//! Invariants:
+//! - Every route needs a key, including unknown routes. The page `/docs` is not part of the API.
+//! - Every error is a problem detail (RFC 9457).
+//! - No response contains the value of a secret. Only callers that may change a server see its entry.
+//! - [`routes`] is the only list of routes.
+//! - Configuration changes are made one at a time, so that a precondition (`If-Match`) still holds when the change is
+//!   made. This does not exclude other processes on the same database.
 
 mod access;
 mod answer;
@@ -72,13 +74,13 @@ use crate::{
     replica::Replica,
 };
 
-/// Those who follow logs and events at a time.
-const FOLLOWERS: usize = 64;
+/// Maximum number of concurrent log and event streams.
+const MAX_FOLLOWERS: usize = 64;
 
-/// Longest wait for a turn: a database that is slow can make each change take some seconds.
-const TURN: Duration = Duration::from_secs(10);
+/// Longest wait for another configuration change. With a slow database, each change can take some seconds.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the handlers share.
+/// The state that handlers share.
 pub(crate) struct Rest {
     front: Arc<Front>,
     gateway: Gateway,
@@ -89,21 +91,21 @@ pub(crate) struct Rest {
     keys: Arc<Keys>,
     logins: Arc<Logins>,
     catalogue: Catalogue,
-    /// Those of the gateway's own user; `None` where others may ask.
+    /// MCP clients of the user that runs the gateway. `None` if other users can reach the gateway.
     clients: Option<Clients>,
-    /// Whoever holds it may change what is configured of projects.
+    /// Held while the configuration of projects is changed.
     edits: Mutex<()>,
     replica: Option<Arc<Replica>>,
-    /// Ends streams when the product stops.
+    /// Ends streams when the gateway stops.
     over: CancellationToken,
     followers: Arc<Semaphore>,
     statistics: statistics::Statistics,
-    /// Held while the installation is examined.
+    /// Held while `toolwharf doctor` runs.
     examining: Semaphore,
 }
 
 impl Rest {
-    #[expect(clippy::too_many_arguments, reason = "all that handlers share")]
+    #[expect(clippy::too_many_arguments, reason = "the state that handlers share")]
     pub(crate) fn new(
         front: Arc<Front>,
         live: Arc<Live>,
@@ -130,7 +132,7 @@ impl Rest {
             edits: Mutex::default(),
             replica,
             over,
-            followers: Arc::new(Semaphore::new(FOLLOWERS)),
+            followers: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
             statistics: statistics::Statistics::default(),
             examining: Semaphore::new(1),
         })
@@ -140,20 +142,20 @@ impl Rest {
 type AppState = Arc<Rest>;
 
 impl Rest {
-    /// A place among those who follow logs or events, each of which looks again and again.
+    /// Reserves a place for a log or event stream. Each stream polls repeatedly, so their number is limited.
     fn follower(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let place = self.followers.clone().try_acquire_owned();
-        let many = "too many follow events or logs already; try again later";
+        let many = "too many log and event streams; try again later";
         place.map_err(|_| Problem::new(503, many))
     }
 
-    /// Waits for a turn to change what is configured of projects.
+    /// Waits until other changes to the configuration of projects are done.
     async fn turn(&self) -> Result<MutexGuard<'_, ()>, Problem> {
-        let turn = tokio::time::timeout(TURN, self.edits.lock()).await;
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.edits.lock()).await;
         turn.map_err(|_| {
             Problem::new(
                 503,
-                "others have been changing projects for too long; try again",
+                "timed out while other changes to projects were made; try again",
             )
         })
     }
@@ -181,14 +183,14 @@ async fn index() -> Json<Index> {
     })
 }
 
-/// The API with what else is served beside MCP.
+/// The API, and all other routes except MCP.
 pub(crate) struct Site {
     rest: AppState,
     router: Router,
 }
 
 impl Site {
-    /// `more` are routes beside those of the API.
+    /// `more` are the routes outside the API.
     pub(crate) fn new(rest: AppState, more: Router) -> Arc<Self> {
         let router = router(rest.clone()).merge(more);
         Arc::new(Self { rest, router })
@@ -228,8 +230,13 @@ impl Routes for Site {
 }
 
 fn router(rest: AppState) -> Router {
-    let unknown = async || Problem::new(404, "there is no such route; see GET /api/v1");
-    let not_allowed = async || Problem::new(405, "the route has other methods; see GET /api/v1");
+    let unknown = async || Problem::new(404, "unknown route; see GET /api/v1");
+    let not_allowed = async || {
+        Problem::new(
+            405,
+            "the route does not support this method; see GET /api/v1",
+        )
+    };
     let mut routes = Router::new();
     for route in routes::all() {
         let state = (rest.clone(), route.need);

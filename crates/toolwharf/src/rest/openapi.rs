@@ -1,4 +1,4 @@
-//! `/openapi.json`: the document that follows from [`routes`].
+//! `/openapi.json`: the OpenAPI document, generated from [`routes`].
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::auth::Role;
 
-/// The schemas that are referred to, by name.
+/// Referenced schemas by name.
 pub(super) type Schemas = BTreeMap<String, Value>;
 
-/// Notes the schema of a type and all that it is made of; a reference to it.
+/// Adds the schema of `T` and of its parts. Returns a reference to it.
 pub(super) fn reference<T: ToSchema>(schemas: &mut Schemas) -> Value {
     let mut all = vec![(T::name().into_owned(), T::schema())];
     T::schemas(&mut all);
@@ -30,7 +30,7 @@ fn to_schema(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// A body of the schema that this is the reference to, with the example of the same name.
+/// A body with the referenced schema and the example of the same name.
 fn media(schema: &Value) -> Value {
     let reference = schema["$ref"].as_str().unwrap_or_default();
     let name = reference.rsplit('/').next().unwrap_or_default();
@@ -49,47 +49,50 @@ fn example(name: &str) -> Value {
     json!({"example": {"$ref": format!("#/components/examples/{name}")}})
 }
 
-/// Each tag, and what its operations are about.
+/// The tags, each with a description.
 const TAGS: [(&str, &str); 12] = [
     (
         "servers",
-        "MCP servers, wherever they are declared: in the configuration file, in a project, or by a registration.",
+        "MCP servers: from the configuration file, a project or a registration.",
     ),
     (
         "tools",
-        "The tools of servers: which are offered, under which names, and which changed definitions are approved.",
+        "Tools: their settings and names, and the approval of changed definitions.",
     ),
     (
         "registry",
-        "Servers that registries list, and installing them.",
+        "Search for servers in registries, and install them.",
     ),
-    ("calls", "The record of calls of tools."),
+    ("calls", "Records of tool calls."),
     (
         "projects",
-        "Projects have servers, secrets, products and keys of their own.",
+        "Each project has its own servers, secrets, products and keys.",
     ),
     (
         "secrets",
-        "Values for `${VAR}` in the entries of a project's servers. They are never shown.",
+        "Values for `${VAR}` in the entries of a project's servers. They are write-only.",
     ),
     (
         "products",
-        "Sets of servers that are installed into a project by a manifest.",
+        "Sets of servers, installed into a project from a manifest.",
     ),
-    ("keys", "Keys for this API and for MCP, each with a role."),
+    (
+        "keys",
+        "API keys for this API and for MCP, each with a role.",
+    ),
     (
         "chat",
-        "Chats with an agent that uses the tools, and the conversations that are kept.",
+        "Chats with an agent that uses the tools, and stored conversations.",
     ),
-    ("runs", "The record of an agent's turns."),
+    ("runs", "Records of agent runs."),
     (
         "clients",
-        "Clients on the gateway's machine, which are connected by an entry in their own files.",
+        "MCP clients on the gateway's machine. The gateway connects them with an entry in their configuration files.",
     ),
     ("gateway", "The gateway itself."),
 ];
 
-/// The whole document.
+/// The complete document.
 pub(super) fn document() -> Value {
     let mut schemas = schemas::bodies();
     reference::<api::Problem>(&mut schemas);
@@ -104,7 +107,7 @@ pub(super) fn document() -> Value {
         "info": {
             "title": "Toolwharf",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Projects, servers, tools, secrets, products, calls and keys of a gateway. \
+            "description": "Manages the projects, servers, tools, secrets, products, calls and keys of a gateway. \
                             Errors are problem details (RFC 9457).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -206,12 +209,12 @@ fn parameters(route: &Route) -> Vec<Value> {
         };
         let schema = match name {
             "project" => api::project_id_value(),
-            // A tool may have any name at all.
+            // Native tool names are unrestricted.
             _ => json!({"type": "string", "minLength": 1}),
         };
         let about = match name {
-            "id" => "The server's id, or its name if only one server has it".to_owned(),
-            "tool" => "The tool's name, as the server has it".to_owned(),
+            "id" => "The server's id, or its name if it is unique".to_owned(),
+            "tool" => "The native name of the tool".to_owned(),
             "name" => format!("The {}'s name", noun.trim_end_matches('s')),
             _ => format!("The {name}'s id"),
         };
@@ -226,16 +229,16 @@ fn parameters(route: &Route) -> Vec<Value> {
         if route.method() == "GET" {
             all.push(
                 json!({"name": "If-None-Match", "in": "header", "schema": text,
-                "description": "Answers 304 if the configuration still has this tag"}),
+                "description": "Returns 304 if the configuration still has this tag"}),
             );
         } else {
             all.push(json!({"name": "If-Match", "in": "header", "schema": text,
-                "description": "Answers 412 unless the configuration has this tag"}));
+                "description": "Returns 412 unless the configuration has this tag"}));
         }
     }
     if route.method() == "PUT" && route.creates && route.tagged {
         all.push(json!({"name": "If-None-Match", "in": "header",
-            "schema": {"type": "string"}, "description": "`*` answers 412 if it exists already"}));
+            "schema": {"type": "string"}, "description": "With `*`, returns 412 if the resource already exists"}));
     }
     all
 }
@@ -268,7 +271,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     let mut good = match route.answer {
         Answer::Maybe(schema) => {
             let schema = schema(schemas);
-            let told = json!({"description": "Success; the file that was changed", "content": {"application/json": media(&schema)}});
+            let told = json!({"description": "Success, with the file that was changed", "content": {"application/json": media(&schema)}});
             all.insert(200, told);
             json!({"description": "Success"})
         }
@@ -318,37 +321,37 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     all.into()
 }
 
-/// The errors of a route.
+/// The error responses of a route.
 fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     let mut all = vec![
         (400, "The request is invalid"),
         (401, "Missing or invalid key"),
         (403, "The role of the key does not permit this"),
-        (500, "An internal error"),
+        (500, "Internal error"),
         (
             503,
-            "The database or a server is not available; `Retry-After` says when to try again",
+            "The database or a server is not available; `Retry-After` gives the time until the next attempt",
         ),
     ];
     let asks_project = matches!(route.need, Need::Server(_) | Need::Within(_));
     if asks_project || route.path().contains('{') || !route.query.is_empty() {
-        all.push((404, "It does not exist, or not for this key"));
+        all.push((404, "Not found, or outside the scope of the key"));
     }
     if route.method() != "GET" || route.path().contains("/servers/{id}") {
         all.push((
             409,
-            "It is not in a state that permits this, or the name is not of one server only",
+            "The resource's state does not permit this, or several servers have the name",
         ));
     }
     if route.method() != "GET" {
-        all.push((412, "A condition of the request does not hold"));
+        all.push((412, "A precondition of the request failed"));
     }
     if route.path().contains("/login") {
-        all.push((502, "The issuer does not answer as it should"));
+        all.push((502, "The issuer did not return a valid response"));
     }
     if route.path().ends_with("/call") {
-        all.push((502, "The server answered with an error, which is in `mcp`"));
-        all.push((504, "The server did not answer in time"));
+        all.push((502, "The server returned an error, which is in `mcp`"));
+        all.push((504, "The server did not respond in time"));
     }
     if route.body.is_some() {
         all.push((413, "The body is too large"));
@@ -357,7 +360,7 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
         all.push((422, "The body or a name is invalid"));
     }
     if matches!(route.body, Some(Body::Written(_, kinds)) if kinds.len() > 1) {
-        all.push((415, "The body has another content type"));
+        all.push((415, "The content type is not supported"));
     }
     all
 }

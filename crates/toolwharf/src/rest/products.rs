@@ -1,4 +1,4 @@
-//! Products on projects: installed, updated and removed as a whole.
+//! Routes of products. A product is installed, updated and removed as a whole.
 
 use api::{InstalledProduct, Product, Products, WholeProduct};
 use axum::{
@@ -99,7 +99,7 @@ pub(super) async fn save(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    // A product's name follows the rules of a server's.
+    // A product name follows the rules for server names.
     let name = server_name(&name)?;
     let kind = headers.get(header::CONTENT_TYPE);
     let format = Format::of(kind.map(|kind| kind.to_str().unwrap_or_default()))?;

@@ -1,4 +1,4 @@
-//! Projects: the rooms that servers, secrets and keys are in.
+//! Routes of projects. A project contains servers, secrets and keys.
 
 use api::{Project, ProjectConfig, Projects};
 use axum::{
@@ -19,7 +19,7 @@ use super::{
     input::{self, Conditions, Page, etag},
 };
 
-/// Where a project's policies are in its settings.
+/// Keys of the policies in a project's settings.
 const NAMING: &str = "naming";
 const START: &str = "start";
 
@@ -118,7 +118,7 @@ pub(super) async fn save(
     };
     let put = store.project_put(&project).await?;
     rest.projects.reload(&project.id).await?;
-    // Switched off or on, with all that is its own.
+    // The project may have been enabled or disabled, together with its servers.
     rest.hosting.reload().await?;
     let project = told(put.row);
     Ok(saved(put.created, tag_of(&project), &project))
@@ -141,15 +141,15 @@ pub(super) async fn remove(
 }
 
 impl Rest {
-    /// Takes in what was just done to keys. What fails now is taken in a little later.
+    /// Reloads the keys after a change. If this fails, the periodic reload picks the change up later.
     pub(super) async fn keys_changed(&self) {
         if let Err(error) = self.keys.refresh(self.projects.store()).await {
-            tracing::warn!("a change of keys is not in force yet: {error}");
+            tracing::warn!("a change of keys has not taken effect yet: {error}");
         }
     }
 }
 
-/// A configuration with its tag, or that the caller has it.
+/// Returns a configuration with its tag, or 304 if the caller has it already.
 pub(super) fn tagged(headers: &HeaderMap, tag: String, body: &impl Serialize) -> Response {
     if Conditions::of(headers).is_known(&tag) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
@@ -157,7 +157,7 @@ pub(super) fn tagged(headers: &HeaderMap, tag: String, body: &impl Serialize) ->
     ([(header::ETAG, tag)], Json(body)).into_response()
 }
 
-/// A configuration that was put.
+/// Returns a configuration after `PUT`.
 pub(super) fn saved(created: bool, tag: String, body: &impl Serialize) -> Response {
     let status = if created {
         StatusCode::CREATED

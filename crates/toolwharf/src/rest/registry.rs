@@ -1,8 +1,12 @@
-//! Servers that registries list, and installing one: it is tried first, and enabled by somebody afterwards.
+//! Routes of server registries, and the installation of registry servers.
 //!
-//! Invariants: nothing of an entry runs but in the trial, which has the sandbox that the server will have. Where the trial
-//! fails, nothing is declared and no secret is kept. What is agreed to is what the trial listed. Servers that are launched here
-//! take an administrator's key, as everywhere; so do registries that only the request names.
+//! Invariants:
+//! - A server from an entry first runs in a trial, with the same sandbox as later.
+//! - If the trial fails, nothing is declared and no secret is stored.
+//! - The approved tool definitions are those that the trial listed.
+//! - A new server is not enabled. A user enables it afterwards.
+//! - Servers that are launched here need an administrator's key, as on all routes. So do registries that only the
+//!   request names.
 
 use std::time::Duration;
 
@@ -35,14 +39,14 @@ use crate::{
     startup,
 };
 
-/// For an installation, a start and a list.
-const TRIAL: Duration = Duration::from_secs(10 * 60);
-/// Longest end of a server's stderr that is told, in characters.
-const STDERR_CHARS: usize = 1000;
-/// Longest description of a tool that is told, in characters.
-const DESCRIPTION_CHARS: usize = 2000;
+/// Time limit of a trial, which installs and starts the server and lists its tools.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// Maximum length of the end of standard error in a response, in characters.
+const MAX_STDERR_CHARS: usize = 1000;
+/// Maximum length of a tool description in a response, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 2000;
 
-/// The query of a search in the registries.
+/// Query parameters of a registry search.
 #[derive(Debug, Deserialize)]
 pub(super) struct Searching {
     #[serde(default)]
@@ -135,7 +139,7 @@ pub(super) async fn install(
         .is_some_and(|digest| *digest != listing.digest)
     {
         let why = format!(
-            "the entry `{}` is not as it was shown; look at it again",
+            "the entry `{}` changed since it was shown; show it again",
             listing.document.name
         );
         return Err(Problem::new(409, why));
@@ -158,20 +162,20 @@ pub(super) async fn install(
         Some(_) => Place::Project,
         None => Place::File(&is_set),
     };
-    let what = format!("`{}` cannot be installed so", listing.document.name);
+    let what = format!("cannot install `{}`", listing.document.name);
     let filled = plan
         .fill(&server, &asked.values, &asked.writable, &place)
         .map_err(|wrong| unfit(&what, wrong))?;
     let spec = rest
         .described(project.as_ref(), &server, &filled, &plan)
         .await?;
-    let trial = tokio::time::timeout(TRIAL, rest.gateway.trial(&spec)).await;
+    let trial = tokio::time::timeout(TRIAL_TIMEOUT, rest.gateway.trial(&spec)).await;
     let late = || {
         Problem::new(
             504,
             format!(
                 "the trial of `{server}` took more than {} min",
-                TRIAL.as_secs() / 60
+                TRIAL_TIMEOUT.as_secs() / 60
             ),
         )
     };
@@ -207,7 +211,7 @@ impl Rest {
         Ok(self.catalogue.get(known, registry, name).await?)
     }
 
-    /// Removes bundles that no server is started from.
+    /// Removes bundles that no server uses.
     async fn prune_bundles(&self, only: Option<String>) {
         let Ok(rows) = self.projects.store().server_list_all().await else {
             return;
@@ -224,7 +228,7 @@ impl Rest {
         self.catalogue.prune_bundles(used, only).await;
     }
 
-    /// Whether no server has the name yet.
+    /// Checks that no server has the name yet.
     async fn is_free(&self, project: Option<&ProjectId>, name: &ServerName) -> Result<(), Problem> {
         let there = match project {
             None => self.live.has(name).await,
@@ -244,7 +248,7 @@ impl Rest {
         }
     }
 
-    /// The server as the gateway would have it, enabled.
+    /// Returns the server as the gateway would run it, enabled.
     async fn described(
         &self,
         project: Option<&ProjectId>,
@@ -255,7 +259,7 @@ impl Rest {
         let bad = |problems: Vec<String>| {
             Problem::new(
                 422,
-                format!("`{name}` is not usable so: {}", problems.join("; ")),
+                format!("`{name}` is not usable: {}", problems.join("; ")),
             )
         };
         let mut spec = match project {
@@ -288,11 +292,8 @@ impl Rest {
         Ok(spec)
     }
 
-    /// Declares a server that was tried, switched off.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all that an installation is made of"
-    )]
+    /// Declares a server after its trial, disabled.
+    #[expect(clippy::too_many_arguments, reason = "the parts of an installation")]
     async fn declare(
         &self,
         who: &Who,
@@ -373,7 +374,7 @@ impl Rest {
     }
 }
 
-/// The registry that is asked for. Addresses that no setting names are an administrator's to give.
+/// Returns the requested registry. A URL that is not in the settings needs an administrator's key.
 fn named<'r>(who: &Principal, registry: Option<&'r str>) -> Result<Option<&'r str>, Problem> {
     if registry.is_some_and(|registry| registry.contains("://")) {
         permit(who, Role::Admin, None)?;
@@ -381,15 +382,15 @@ fn named<'r>(who: &Principal, registry: Option<&'r str>) -> Result<Option<&'r st
     Ok(registry)
 }
 
-/// The way of that id or kind, or the first one.
+/// Returns the plan with this id or kind, or the first one.
 fn chosen(plans: Vec<Plan>, option: Option<&str>) -> Result<Plan, Problem> {
     let ids: Vec<String> = plans.iter().map(|plan| plan.id.clone()).collect();
     let is_it =
         |plan: &Plan| option.is_none_or(|option| plan.id == option || plan.kind.word() == option);
     plans.into_iter().find(is_it).ok_or_else(|| {
         let why = match ids.is_empty() {
-            true => "the entry says neither a package nor a remote server".to_owned(),
-            false => format!("there is no such option: {}", ids.join(", ")),
+            true => "the entry contains neither a package nor a remote server".to_owned(),
+            false => format!("unknown option; the entry has {}", ids.join(", ")),
         };
         Problem::field(422, "/option", why)
     })
@@ -401,7 +402,7 @@ fn failed(server: &ServerName, error: &TrialError) -> Problem {
         let text: Vec<&str> = lines.into_iter().rev().collect();
         text.join(" | ")
             .chars()
-            .take(STDERR_CHARS)
+            .take(MAX_STDERR_CHARS)
             .collect::<String>()
     });
     let stderr = stderr
@@ -415,7 +416,7 @@ fn failed(server: &ServerName, error: &TrialError) -> Problem {
     Problem::new(422, why)
 }
 
-/// An error about a body may repeat a part of it, and that may hold secrets.
+/// Removes parts of the body from an error. They may contain secrets.
 fn without_values(mut problem: Problem) -> Problem {
     if problem.status == 400 {
         problem
@@ -434,7 +435,7 @@ fn shown(item: &Item) -> TriedTool {
     let text = |value: &Value| {
         value
             .as_str()
-            .map(|text| text.chars().take(DESCRIPTION_CHARS).collect::<String>())
+            .map(|text| text.chars().take(MAX_DESCRIPTION_CHARS).collect::<String>())
     };
     TriedTool {
         name: NativeName::new(item.native.clone()).to_string(),

@@ -1,4 +1,4 @@
-//! Replicas, with what each of them holds.
+//! Routes of replicas and their leases.
 
 use api::{Lease, Replica, Replicas};
 use axum::{Json, extract::State};

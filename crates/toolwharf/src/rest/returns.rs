@@ -1,6 +1,6 @@
-//! What somebody comes back for with the answer to a question: the replica that has asked takes it, wherever it arrives.
+//! Forwarding of answers to the replica that asked the question. A client's answer may arrive at any replica.
 //!
-//! Deliberately absent: what they may do, which the replica that they came to has checked.
+//! Deliberately absent: access control. The replica that received the request has already checked it.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use serde_json::json;
 use super::{AppState, Problem, Rest, bridge, chat};
 use crate::{auth::Principal, gateway::Body};
 
-/// A call that is made again with what its server wanted to know.
+/// A call that is repeated with the answers that its server asked for.
 const CALL: &str = "call";
-/// Answers to questions of a chat.
+/// Answers to the questions of a chat.
 const ANSWERS: &str = "answers";
 
 impl Rest {
-    /// Has the replica at `address` go on with a call; `None`: it is not there.
+    /// Forwards a call to the replica at `address`, which continues it. `None` if that replica is gone.
     ///
     /// # Errors
-    /// It was lost meanwhile.
+    /// The replica was lost during the call.
     pub(super) async fn call_at(
         &self,
         address: &str,
@@ -37,10 +37,10 @@ impl Rest {
         self.at(address, (who, &path), headers, body).await
     }
 
-    /// Gives answers to the replica at `address`; `None`: it is not there.
+    /// Forwards answers to the replica at `address`. `None` if that replica is gone.
     ///
     /// # Errors
-    /// It was lost meanwhile.
+    /// The replica was lost during the request.
     pub(super) async fn answers_at(
         &self,
         address: &str,
@@ -77,7 +77,7 @@ fn path(what: &str, project: Option<&ProjectId>, name: &str) -> String {
     format!("/{what}/{project}/{name}")
 }
 
-/// Answers another replica.
+/// Handles a request that another replica forwarded.
 pub(super) async fn answer(
     rest: AppState,
     who: Arc<Principal>,

@@ -1,4 +1,4 @@
-//! What a route is, and how one is written down.
+//! The description of a route.
 
 use axum::routing::MethodRouter;
 use serde_json::Value;
@@ -13,20 +13,20 @@ use crate::auth::Role;
 
 /// One operation.
 pub(super) struct Route {
-    /// Of the operation, by which generated clients call it: a verb and a noun.
+    /// The operation id, which names the function in generated clients: a verb and a noun.
     pub(super) id: &'static str,
     /// The method and the path.
     line: &'static str,
     pub(super) need: Need,
     pub(super) summary: &'static str,
-    /// What there is to know besides, in sentences.
+    /// Additional description, in sentences.
     pub(super) about: &'static str,
     pub(super) serve: fn() -> MethodRouter<AppState>,
     pub(super) body: Option<Body>,
     pub(super) answer: Answer,
-    /// May make what was not there: 201.
+    /// May create a resource (status 201).
     pub(super) creates: bool,
-    /// Answers with a tag, and takes conditions about it.
+    /// Responds with an `ETag` and accepts conditional requests.
     pub(super) tagged: bool,
     pub(super) query: &'static [Parameter],
 }
@@ -36,11 +36,11 @@ type SchemaOf = fn(&mut Schemas) -> Value;
 #[derive(Clone, Copy)]
 pub(super) enum Body {
     Json(SchemaOf),
-    /// A schema of `bodies.json`, and the content types in which it comes.
+    /// A schema of `bodies.json`, and the accepted content types.
     Written(&'static str, &'static [&'static str]),
 }
 
-/// Content types of texts, each with the name of its example.
+/// Text content types, each with the name of its example.
 type Texts = &'static [(&'static str, &'static str)];
 
 #[derive(Clone, Copy)]
@@ -48,15 +48,15 @@ pub(super) enum Answer {
     /// 204
     Nothing,
     Json(SchemaOf),
-    /// 204, or 200 with that.
+    /// 204, or 200 with a body.
     Maybe(SchemaOf),
-    /// Text, or a stream of events.
+    /// Text or an event stream.
     Text(Texts),
-    /// JSON, or one of these where the request accepts it.
+    /// JSON, or one of the text types if the request accepts it.
     JsonOr(SchemaOf, Texts),
 }
 
-/// Something behind the `?`.
+/// A query parameter.
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
@@ -93,20 +93,19 @@ pub(super) const AFTER: Parameter = parameter(
 );
 pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
 
-/// Of every route that looks for a server, or whose answer depends on the project.
+/// A parameter of every route that looks up a server or whose response depends on the project.
 pub(super) const PROJECT: Parameter = parameter(
     "project",
     Kind::Project,
-    "The project that is meant; the key of a project always means its own",
+    "The project; a project key always refers to its own project",
 );
 
-/// What comes of a chat.
 pub(super) const CHAT_EVENTS: Texts = &[("text/event-stream", "ChatEvents")];
 
 pub(super) const ADMIN: Need = Need::Administrator;
 pub(super) const READ: Need = Need::Project(Role::Read);
 pub(super) const MANAGE: Need = Need::Project(Role::Manage);
-/// In a project, but not for its own keys.
+/// Administrators only, within a project.
 pub(super) const OWNER: Need = Need::Project(Role::Admin);
 
 impl Route {
@@ -152,7 +151,7 @@ impl Route {
         self
     }
 
-    /// A body without a type of its own: `schema` is one of `bodies.json`.
+    /// A body without a type. `schema` is the name of a schema in `bodies.json`.
     pub(super) const fn takes_written(
         mut self,
         schema: &'static str,

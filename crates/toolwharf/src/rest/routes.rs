@@ -1,4 +1,4 @@
-//! The one list of what there is, a table for each noun. Who may use it, its documentation and its tests follow from it.
+//! All routes, in one table per noun. Access rules, documentation and tests are generated from these tables.
 
 mod projects;
 mod records;
@@ -17,21 +17,21 @@ use super::{
     secrets, status,
 };
 
-/// Largest entry of a server, in bytes.
-const ENTRY_BYTES: usize = 256 << 10;
+/// Maximum size of a server entry.
+const MAX_ENTRY_BYTES: usize = 256 << 10;
 
-/// Largest other body, in bytes.
-const BODY_BYTES: usize = 2 << 20;
+/// Maximum size of other request bodies.
+const MAX_BODY_BYTES: usize = 2 << 20;
 
 const DECLARED: Parameter = parameter(
     "format",
     Kind::Format,
-    "Answers with declarations for this kind of model or development kit instead",
+    "Returns tool declarations for this model API or development kit instead",
 );
 
 pub(super) const JSON: &[&str] = &["application/json"];
 
-/// All of them, in the order in which they are documented.
+/// All routes, in the order of the documentation.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {
     [GATEWAY, SERVERS, REGISTRY_SERVERS, RECORDS, PROJECTS]
         .into_iter()
@@ -63,16 +63,16 @@ const GATEWAY: &[Route] = &[
         "Show the settings",
         || get(status::settings),
     )
-    .about("Each with its value and where that is from, and what is wrong with the files.")
+    .about("Each setting has its value and the source of the value. Errors in the configuration files are listed.")
     .answers::<api::Settings>(),
     Route::new(
         "examine",
         "GET /api/v1/doctor",
         ADMIN,
-        "Find what is wrong",
+        "Check the installation",
         || get(doctor::examine),
     )
-    .about("What `toolwharf doctor` finds on the gateway's machine.")
+    .about("Returns the findings of `toolwharf doctor` on the gateway's machine.")
     .answers::<api::Report>(),
     Route::new(
         "listReplicas",
@@ -81,13 +81,13 @@ const GATEWAY: &[Route] = &[
         "List the gateways that share the database",
         || get(replicas::list),
     )
-    .about("With what each of them holds. The list is empty if the database is a file.")
+    .about("Each gateway is listed with its leases. The list is empty with SQLite.")
     .answers::<api::Replicas>(),
     Route::new(
         "rotateMasterKey",
         "POST /api/v1/master-key/rotate",
         ADMIN,
-        "Seal all secrets with a new master key",
+        "Re-encrypt all secrets with a new master key",
         || post(secrets::rotate),
     )
     .answers::<api::MasterKey>(),
@@ -95,7 +95,7 @@ const GATEWAY: &[Route] = &[
         "makeBrowserLink",
         "POST /api/v1/browser-links",
         ADMIN,
-        "Make a link that signs a browser in, once",
+        "Create a single-use link that signs a browser in",
         || post(browser::link),
     )
     .answers::<api::BrowserLink>(),
@@ -115,7 +115,7 @@ const GATEWAY: &[Route] = &[
         "Connect a client",
         || post(clients::connect),
     )
-    .about("Writes an entry for Toolwharf into the client's own file, with a key of its own. The text before is kept.")
+    .about("Adds an entry for Toolwharf to the client's file, with a separate key. The previous text is kept for disconnecting.")
     .takes::<api::ConnectRequest>()
     .answers::<api::Connected>(),
     Route::new(
@@ -125,14 +125,14 @@ const GATEWAY: &[Route] = &[
         "Disconnect a client",
         || post(clients::disconnect),
     )
-    .about("Gives the client back the file that it had, and revokes its key.")
+    .about("Restores the client's file and revokes its key.")
     .answers::<api::Disconnected>(),
 ];
 
-const OF_CLIENTS: &str = "Those whose files belong to the user who runs the gateway. A gateway that others can reach answers 409.";
+const OF_CLIENTS: &str = "Lists the clients of the user that runs the gateway. A gateway that other machines can reach returns 409.";
 
-/// The route's handler with the limit of its body.
+/// The route's handler, with a limit for the request body.
 pub(super) fn handler(route: &Route) -> MethodRouter<AppState> {
-    // The inner of two limits counts.
-    (route.serve)().layer(DefaultBodyLimit::max(BODY_BYTES))
+    // If the handler has a limit too, the inner one applies.
+    (route.serve)().layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
 }

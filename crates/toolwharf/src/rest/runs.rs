@@ -1,4 +1,4 @@
-//! Runs: what each turn of an agent took and how it ended, with its calls.
+//! Routes of agent runs.
 
 use api::{Run, Runs, WholeRun};
 use axum::{
@@ -49,7 +49,7 @@ pub(super) async fn list(
         && !api::RUN_STATUSES.contains(&status.as_str())
     {
         let known = api::RUN_STATUSES.join(", ");
-        let why = format!("`{status}` is no outcome of a run; known are {known}");
+        let why = format!("unknown run status `{status}`; must be one of {known}");
         return Err(Problem::new(400, why));
     }
     let filter = RunFilter {

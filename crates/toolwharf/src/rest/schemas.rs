@@ -1,16 +1,16 @@
-//! Parts of schemas that types do not say by themselves.
+//! Schemas and examples that cannot be derived from types.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// The schemas of bodies that no type describes: entries of servers, registrations and manifests. Their readers report
-/// everything that is wrong at once, which derived ones do not.
+/// The schemas of server entries, registrations and manifests. These bodies have hand-written parsers instead of types,
+/// because derived parsers do not report all errors at once.
 pub(crate) fn bodies() -> BTreeMap<String, Value> {
     serde_json::from_str(include_str!("bodies.json")).expect("bodies.json is an object")
 }
 
-/// An example of each body and answer, by the name of its schema or, for texts, of its own.
+/// An example of each request and response body, by schema name. Text bodies have separate names.
 pub(super) fn examples() -> Map<String, Value> {
     let examples: Map<String, Value> =
         serde_json::from_str(include_str!("examples.json")).expect("examples.json is an object");

@@ -1,4 +1,4 @@
-//! The secrets of projects. They go in and never come out.
+//! Routes of project secrets. Their values are write-only.
 
 use api::{MasterKey, Secret, SecretValue, Secrets};
 use axum::{
@@ -62,7 +62,7 @@ pub(super) async fn save(
     Ok((status, Json(told(row))))
 }
 
-/// What was wrong with a body may repeat a part of it.
+/// Removes parts of the body from an error. They may contain the secret.
 fn without_values(mut problem: Problem) -> Problem {
     if problem.status == 400 {
         problem.detail = r#"the body is not {"value": "…"}"#.to_owned();
@@ -86,7 +86,7 @@ pub(super) async fn rotate(State(rest): State<AppState>) -> Result<Json<MasterKe
         Ok(key_id) => Ok(Json(MasterKey { key_id })),
         Err(error) => Err(match error.downcast::<store::Error>() {
             Ok(error) => error.into(),
-            // It says what to do.
+            // The message says what to do.
             Err(error) => Problem::new(409, format!("{error:#}")),
         }),
     }

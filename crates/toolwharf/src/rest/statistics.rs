@@ -1,8 +1,8 @@
-//! Figures of recorded calls over time.
+//! Call statistics over time.
 //!
-//! Calls are counted by spans of time. What was counted of a span that lies so far back that nothing in it changes any
-//! more is remembered, so that a chart over a million calls reads only the newest of them. Durations are kept in classes,
-//! each 19 % longer than the one before; a percentile is the middle of a class.
+//! Calls are counted per time span. Counts of spans that can no longer change are cached, so a chart over a million
+//! calls reads only the newest calls. Durations are grouped into classes, each 19 % longer than the previous one. A
+//! percentile is the middle of a class.
 
 use std::{
     cmp::Reverse,
@@ -23,23 +23,22 @@ use tokio::sync::Semaphore;
 
 use super::{AppState, Problem, access::Within, input};
 
-/// Spans that a chart can be made of, in seconds: from a minute to a week.
-const WIDTHS: [i64; 13] = [
+/// Possible bucket widths, in seconds: from one minute to one week.
+const BUCKET_WIDTHS_SECS: [i64; 13] = [
     60, 120, 300, 600, 900, 1800, HOUR, 7200, 10_800, 21_600, 43_200, 86_400, 604_800,
 ];
-/// Longest span that is counted at once.
+/// The longest span that is counted in one query.
 const HOUR: i64 = 3600;
-/// After this time nothing of a span changes: no call lasts for longer than an hour.
-const SETTLED: i64 = 2 * HOUR;
-/// Spans of a chart.
-const BUCKETS: u32 = 60;
-const MOST_BUCKETS: u32 = 200;
-/// Counts that are remembered, over all spans; some tens of megabytes.
-const REMEMBERED: usize = 100_000;
-/// Those who count at a time; others wait.
-const COUNTING: usize = 2;
+/// Seconds after which the counts of a span no longer change. No call lasts longer than an hour.
+const SETTLED_AFTER_SECS: i64 = 2 * HOUR;
+const DEFAULT_BUCKETS: u32 = 60;
+const MAX_BUCKETS: u32 = 200;
+/// Maximum number of cached counts over all spans. They take some tens of megabytes.
+const MAX_CACHED_COUNTS: usize = 100_000;
+/// Maximum number of requests that count at the same time. Others wait.
+const MAX_CONCURRENT_COUNTS: usize = 2;
 
-/// The statistics that are remembered.
+/// Cached statistics.
 pub(super) struct Statistics {
     known: Mutex<Known>,
     turns: Semaphore,
@@ -51,7 +50,7 @@ struct Known {
     counts: usize,
 }
 
-/// The calls of a tool and of a caller, or of any, that began in a span of time.
+/// A time span, and the tool and caller by which its calls are filtered, if any.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Span {
     tool: Option<String>,
@@ -67,7 +66,7 @@ struct Count {
     server: String,
     status: CallStatus,
     calls: u64,
-    /// How many there are of a class of durations.
+    /// Number of calls in each class of durations.
     classes: BTreeMap<u8, u64>,
 }
 
@@ -75,7 +74,7 @@ impl Default for Statistics {
     fn default() -> Self {
         Self {
             known: Mutex::default(),
-            turns: Semaphore::new(COUNTING),
+            turns: Semaphore::new(MAX_CONCURRENT_COUNTS),
         }
     }
 }
@@ -90,9 +89,9 @@ impl Statistics {
             .calls_count(span.tool.as_deref(), span.caller.as_deref(), since, until)
             .await?;
         let counts = Arc::new(grouped(rows));
-        if span.start + span.width + SETTLED <= now {
+        if span.start + span.width + SETTLED_AFTER_SECS <= now {
             let mut known = self.known.lock();
-            if known.counts > REMEMBERED {
+            if known.counts > MAX_CACHED_COUNTS {
                 *known = Known::default();
             }
             known.counts += counts.len() + 1;
@@ -106,14 +105,14 @@ fn time(seconds: i64) -> Time {
     Time::from_timestamp(seconds, 0).unwrap_or_default()
 }
 
-/// The class of a duration of which the number of digits and the first two of them are known.
+/// Returns the class of a duration from its number of digits and its first two digits.
 fn class(digits: i32, leading: &str) -> Option<u8> {
     let leading: f64 = leading.parse().ok()?;
     let middle = match digits {
         1 => leading.max(1.0),
         digits => (leading + 0.5) * 10f64.powi(digits - 2),
     };
-    // At most 19 digits, hence less than 256.
+    // A duration has at most 19 digits, so the result is less than 256.
     Some((middle.log2() * 4.0).round() as u8)
 }
 
@@ -162,7 +161,7 @@ impl Sum {
         }
     }
 
-    /// The duration that this part of the calls did not exceed, in microseconds.
+    /// Returns the duration that this fraction of the calls did not exceed, in microseconds.
     fn percentile(&self, part: f64) -> Option<u64> {
         let all: u64 = self.classes.values().sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);
@@ -202,12 +201,12 @@ pub(super) async fn show(
 ) -> Result<Json<CallStatistics>, Problem> {
     let asked = input::query(query)?;
     let now = store::now().timestamp();
-    // The call that began just now is one of them.
+    // Includes calls that began in the current second.
     let until = asked.until.map_or(now + 1, |until| until.timestamp());
     let since = asked.since.map_or(until - HOUR, |since| since.timestamp());
-    let most = asked.buckets.unwrap_or(BUCKETS);
-    if !(1..=MOST_BUCKETS).contains(&most) {
-        let must = format!("must be a whole number from 1 to {MOST_BUCKETS}");
+    let most = asked.buckets.unwrap_or(DEFAULT_BUCKETS);
+    if !(1..=MAX_BUCKETS).contains(&most) {
+        let must = format!("must be a whole number from 1 to {MAX_BUCKETS}");
         return Err(Problem::field(400, "/buckets", must));
     }
     if since >= until {
@@ -216,9 +215,10 @@ pub(super) async fn show(
     let first = |width: i64| since.div_euclid(width);
     let after = |width: i64| (until - 1).div_euclid(width) + 1;
     let fits = |width: &i64| after(*width) - first(*width) <= i64::from(most);
-    let Some(width) = WIDTHS.into_iter().find(fits) else {
-        let why =
-            format!("must be more: {most} spans of a week do not reach from `since` to `until`");
+    let Some(width) = BUCKET_WIDTHS_SECS.into_iter().find(fits) else {
+        let why = format!(
+            "must be larger: {most} buckets of one week do not cover the time from `since` to `until`"
+        );
         return Err(Problem::field(400, "/buckets", why));
     };
     let store = rest.projects.store();
@@ -279,7 +279,7 @@ pub(super) async fn show(
 }
 
 impl Asked {
-    /// Whether these are asked for; the tool and the caller are the database's to look at.
+    /// Returns whether the count matches the filter. The database has already filtered by tool and caller.
     fn wants(&self, project: Option<&ProjectId>, count: &Count) -> bool {
         self.status.is_none_or(|status| status == count.status)
             && self

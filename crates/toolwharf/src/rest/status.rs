@@ -1,4 +1,4 @@
-//! How the gateway is, at a glance, and how it is set up.
+//! Routes for the state and the settings of the gateway.
 
 use std::collections::BTreeMap;
 

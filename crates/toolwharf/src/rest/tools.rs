@@ -1,4 +1,4 @@
-//! Tools: what there is over all servers, switching single ones, and agreeing to definitions that changed.
+//! Routes of tools: the tools of all servers, and settings of single tools.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -32,12 +32,12 @@ use super::{
 };
 use crate::{auth::Role, itself::Itself, registry};
 
-/// Longest description that is told, in characters.
-const DESCRIPTION_CHARS: usize = 1_000;
-/// Longest name that clients see, in characters.
-const EXPOSED_CHARS: usize = 64;
+/// Maximum length of a description in a response, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 1_000;
+/// Maximum length of an exposed name, in characters.
+const MAX_EXPOSED_NAME_CHARS: usize = 64;
 
-/// What is answered when tools are asked for: a table of them, or what a model is told of those that clients see.
+/// The response for a list of tools: a table, or declarations for a model of the tools that clients see.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Offered {
@@ -47,12 +47,12 @@ pub(crate) enum Offered {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Declarations {
-    /// In the form that was asked for.
+    /// Declarations in the requested format.
     #[schema(value_type = Vec<Value>)]
     pub(crate) declarations: Vec<agent::raw::Fields>,
 }
 
-/// Whose form of declaration.
+/// The format of the declarations.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Form {
@@ -77,7 +77,7 @@ pub(super) struct Asked {
     format: Option<Form>,
 }
 
-/// Where a tool is in a path.
+/// The path parameters of a tool.
 #[derive(Deserialize)]
 pub(super) struct Named {
     id: String,
@@ -133,8 +133,8 @@ impl Rest {
         Ok(Json(Offered::Declared(Declarations { declarations })))
     }
 
-    /// What a project sees, or all there is. As for clients, the first look waits for servers that are only just being
-    /// started.
+    /// Returns the view of a project, or the view of all servers. As for clients, the first request waits for servers
+    /// that are starting.
     async fn seen_by(&self, project: Option<ProjectId>) -> Result<Arc<View>, Problem> {
         let scope = Scope {
             project,
@@ -148,7 +148,7 @@ impl Rest {
         self.gateway.settled(&scope).await.ok_or_else(no_project)
     }
 
-    /// The tools of some servers of a view.
+    /// Returns the tools of those servers in the view for which `wanted` is true.
     async fn table(&self, view: &View, wanted: impl Fn(&Server) -> bool) -> Vec<Tool> {
         let mut exposed: HashMap<&ServerKey, HashMap<&str, &str>> = HashMap::new();
         let routes: Vec<_> = view
@@ -183,7 +183,7 @@ impl Rest {
             fleet.kept_back(server).into_iter().collect();
         let mut seen = BTreeSet::new();
         for item in server.catalog().list(ListKind::Tools).iter() {
-            // A server that lists a name twice offers it once.
+            // If a server lists a name twice, the first tool counts.
             if !seen.insert(item.native.clone()) {
                 continue;
             }
@@ -199,7 +199,7 @@ impl Rest {
                 Some(own) => own,
                 None => theirs().unwrap_or_default().into_owned(),
             };
-            if let Some((end, _)) = description.char_indices().nth(DESCRIPTION_CHARS) {
+            if let Some((end, _)) = description.char_indices().nth(MAX_DESCRIPTION_CHARS) {
                 description.truncate(end);
             }
             let enabled = setting.and_then(|setting| setting.enabled);
@@ -212,7 +212,7 @@ impl Rest {
                 description,
                 kept_back: kept_back.get(&tool.tool).map(|why| match why {
                     KeptBack::Changed => "its definition changed".to_owned(),
-                    KeptBack::Unkept(why) => format!("its definition cannot be remembered: {why}"),
+                    KeptBack::Unkept(why) => format!("its definition cannot be stored: {why}"),
                 }),
                 enabled: name.is_some() || enabled.unwrap_or_else(|| !off.contains(&tool.tool)),
                 setting: setting.map(|setting| Setting {
@@ -228,7 +228,7 @@ impl Rest {
         }
     }
 
-    /// What changed in the definitions that nobody agreed to yet, by tool. Without the database: nothing.
+    /// Returns the diffs of unapproved definitions, by tool. Empty if the database is not available.
     async fn differences(&self, server: &Server) -> HashMap<String, String> {
         if !server.pins().values().any(|pin| pin.pending.is_some()) {
             return HashMap::new();
@@ -246,13 +246,13 @@ impl Rest {
                 changed.collect()
             }
             Err(error) => {
-                tracing::warn!(server = %server.key(), "what changed cannot be shown: {error}");
+                tracing::warn!(server = %server.key(), "cannot load the changed tool definitions: {error}");
                 HashMap::new()
             }
         }
     }
 
-    /// A server that is no project's: of the configuration file, or hosted.
+    /// Returns a server that no project owns, from the configuration file or a registration.
     pub(super) fn of_no_project(&self, name: &ServerName) -> Result<Arc<Server>, Problem> {
         let key = ServerKey {
             owner: None,
@@ -262,7 +262,7 @@ impl Rest {
         found.ok_or_else(|| Problem::new(404, format!("there is no server `{name}`")))
     }
 
-    /// The server that a project's tool setting is about: its own, or one that it is lent.
+    /// Returns the server that a project's tool setting applies to: the project's own, or one that it can see.
     pub(super) async fn seen(
         &self,
         project: &ProjectId,
@@ -290,7 +290,7 @@ impl Rest {
     }
 }
 
-/// A tool that a server has, or may have: one that has offered nothing yet may have any.
+/// Checks that a server has the tool. If the server has not listed any tools yet, every name is accepted.
 fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
     let catalog = server.catalog();
     let mut listed = catalog
@@ -302,7 +302,7 @@ fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
         return Err(Problem::new(
             404,
             format!(
-                "server `{}` has no tool `{}`; `toolwharf tools ls` shows what it has",
+                "server `{}` has no tool `{}`; `toolwharf tools ls` lists its tools",
                 server.name(),
                 shown(tool.as_str())
             ),
@@ -311,7 +311,7 @@ fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What is wanted of a tool: in a project, or for all who see a server that is nobody's.
+/// Changes the settings of a tool in a project or, for a server that no project owns, for all callers.
 pub(super) async fn set(
     State(rest): State<AppState>,
     who: Who,
@@ -322,7 +322,10 @@ pub(super) async fn set(
     let setting: Setting = input::object(body)?;
     if let Some(exposed) = &setting.name {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        if exposed.is_empty() || exposed.len() > EXPOSED_CHARS || !exposed.bytes().all(fits) {
+        if exposed.is_empty()
+            || exposed.len() > MAX_EXPOSED_NAME_CHARS
+            || !exposed.bytes().all(fits)
+        {
             let why = "must be 1 to 64 letters A-Z and a-z, digits, `_` and `-`";
             return Err(Problem::field(400, "/name", why));
         }
@@ -393,11 +396,11 @@ pub(super) async fn unset(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Whose setting of a tool it is.
+/// The owner of a tool setting.
 enum Place {
-    /// A project's, of a server that it sees.
+    /// The project, for a server that it sees.
     Project(ProjectId, ServerName),
-    /// That of the server itself, which is nobody's.
+    /// The server itself, which no project owns.
     All(Box<Target>),
 }
 
@@ -405,7 +408,7 @@ impl Rest {
     async fn tools_place(&self, project: Option<ProjectId>, id: &str) -> Result<Place, Problem> {
         let target = match self.find(project.as_ref(), id).await {
             Ok(target) => target,
-            // One that the project is lent.
+            // The server may be one that the project only sees.
             Err(problem) => match (project, ServerName::parse(id)) {
                 (Some(project), Ok(name)) if problem.status == 404 => {
                     return Ok(Place::Project(project, name));
@@ -419,14 +422,14 @@ impl Rest {
         })
     }
 
-    /// Switches a tool of a server for all who see it; the file that was changed, and what else is wrong with it.
+    /// Enables or disables a tool for all callers. Returns the changed file and any other errors in it.
     async fn switch_tool(
         &self,
         target: &Target,
         tool: &NativeName,
         enabled: bool,
     ) -> Result<(Option<String>, Vec<String>), Problem> {
-        // A slip of the pen would otherwise look as if it had worked.
+        // Without this check, a misspelt name would appear to work.
         if let Some(server) = target.live(&self.gateway.fleet()) {
             known(&server, tool)?;
         }
@@ -444,7 +447,7 @@ impl Rest {
                     registry::set_tool_enabled(sources, myself, &wanted, &which, enabled)
                 };
                 let (from, notices) = self.edit(change).await?;
-                // Where the file is not in force for another reason, this still is.
+                // This takes effect even if another error keeps the file from taking effect.
                 self.gateway.set_tool_enabled(&name, tool, enabled);
                 Ok((Some(file(from)), notices))
             }

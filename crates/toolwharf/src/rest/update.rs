@@ -1,4 +1,4 @@
-//! Moving servers on to newer versions of their packages. It is shown first; what is agreed to is what was shown.
+//! Updates of server packages. A version is first shown, and only the version that was shown can be installed.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,7 +28,7 @@ pub(super) async fn update(
     Ok(Json(run(&rest.gateway, &server, asked).await?))
 }
 
-/// Looks at the newest version of a server's package, or moves the server on to one that was shown.
+/// Shows the newest version of a server's package, or updates the server to a version that was shown.
 async fn run(
     gateway: &Gateway,
     server: &Arc<Server>,
@@ -38,13 +38,13 @@ async fn run(
         return Ok(shown(server, &gateway.newest(server).await?));
     }
     let (Some(version), Some(digest)) = (asked.version, asked.digest) else {
-        let why = "an update needs `version` and `digest` of what was shown; `{\"check\": true}` shows it";
+        let why = "an update needs the `version` and `digest` that were shown; `{\"check\": true}` shows them";
         return Err(Problem::new(422, why));
     };
     let candidate = gateway.version(server, version).await?;
     let mut update = shown(server, &candidate);
     if update.digest != digest {
-        let why = "its tools are not defined as they were shown, or nobody was shown this version; check again";
+        let why = "the tool definitions differ from those that were shown, or this version was not shown; check again";
         return Err(Problem::new(409, why));
     }
     gateway.update(server, &candidate).await?;
@@ -113,7 +113,7 @@ impl From<UpdateError> for Problem {
             UpdateError::Store(error) => error.into(),
             UpdateError::Package(Error::Refused { why, .. }) => Self::new(422, why),
             UpdateError::Package(Error::Timeout { .. }) => Self::new(504, error.to_string()),
-            // The registry, as a rule.
+            // Usually the registry.
             UpdateError::Package(_) => Self::new(502, error.to_string()),
         }
     }

@@ -1,6 +1,6 @@
-//! Metadata of protected resources (RFC 9728): for each endpoint, which issuers' tokens it takes.
+//! Metadata of protected resources (RFC 9728): the issuers whose tokens each endpoint accepts.
 //!
-//! Invariants: there is none without an issuer; an answer says nothing of whether a project or server exists.
+//! Invariants: without an issuer there is no metadata. A response does not reveal whether a project or server exists.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ async fn metadata(State(identities): State<Arc<Identities>>, uri: Uri) -> Respon
     ([(header::CACHE_CONTROL, "max-age=60")], Json(document)).into_response()
 }
 
-/// Whether there may be an endpoint at that path: the whole gateway, MCP with a project and a server, the API.
+/// Returns true if an endpoint may exist at this path: the whole gateway, MCP with a project and a server, or the API.
 fn is_resource(path: &str) -> bool {
     let mut parts = path.split('/').skip(1);
     match (parts.next(), parts.next(), parts.next(), parts.next()) {

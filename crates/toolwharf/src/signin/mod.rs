@@ -1,6 +1,6 @@
-//! Signing in: how clients find out where ([`metadata`]), and the pages on which people do it at a browser ([`page`]).
+//! Signing in: metadata for clients ([`metadata`]), and the sign-in pages for browsers ([`page`]).
 //!
-//! Deliberately absent: who somebody is, and their sessions (`auth`).
+//! Deliberately absent: identities and sessions (`auth`).
 
 mod metadata;
 mod page;

@@ -1,12 +1,13 @@
-//! `/sign-in`: with a one-time link, a key, or at an issuer. The outcome is a session of the browser (`auth::Browsers`).
+//! `/sign-in`: with a one-time link, a key, or at an issuer. The result is a browser session (`auth::Browsers`).
 //!
-//! The page's script posts the form and gets JSON. The answer that opens a session sets its cookie and has its page secret, which the
-//! script puts into the storage of this origin. Nothing tells that secret again.
+//! The page's script posts the form and gets JSON. The response that opens a session sets its cookie and contains its
+//! page secret, which the script puts into the storage of this origin. No later response contains that secret.
 //!
-//! Invariants: a session is opened only by a page of this gateway (`Origin`), and by a form token, or by an issuer's answer that this
-//! tab waited for; keys and links are in bodies, never in the address that is sent; nobody is sent to another site, but to an issuer.
-//! A link's secret stands behind the `#`, which browsers do not send. An issuer's redirect (`/sign-in/callback`) only shows the page:
-//! its script posts the answer, together with what it kept in the storage of its tab when the sign-in began.
+//! Invariants: a session is opened only by a page of this gateway (`Origin`) with a form token, or with an issuer's
+//! response that this tab waited for. Keys and links are sent in request bodies, never in URLs. Redirects lead only to
+//! this gateway or to an issuer. The secret of a link follows the `#`, which browsers do not send. An issuer's redirect
+//! (`/sign-in/callback`) only shows the page: its script posts the parameters, together with the secret that it put
+//! into its tab's session storage when the sign-in began.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -28,10 +29,10 @@ use crate::{
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; \
                       base-uri 'none'; frame-ancestors 'none'";
-/// Largest form, in bytes.
+/// Maximum bytes of a form.
 const MAX_FORM_BYTES: usize = 16 << 10;
-/// What form tokens of the page are for.
-const FORM: &str = "/sign-in";
+/// The purpose of the page's form tokens.
+const FORM_PURPOSE: &str = "/sign-in";
 
 type SignIn = State<Arc<Front>>;
 
@@ -58,7 +59,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
 
 #[derive(Default, Deserialize)]
 struct Entered {
-    /// A key, or the secret part of a link.
+    /// A key, or (`link`) the secret part of a link.
     #[serde(default)]
     key: String,
     #[serde(default)]
@@ -86,13 +87,17 @@ impl Entered {
     }
 }
 
-/// A refusal, as the page shows it.
+/// A refusal, as shown on the page.
 struct No(StatusCode, String);
 
 impl No {
     fn answer(self, front: &Front) -> Response {
         let Self(status, why) = self;
-        let form = front.guard().identities().tickets.form_token(FORM, "");
+        let form = front
+            .guard()
+            .identities()
+            .tickets
+            .form_token(FORM_PURPOSE, "");
         let body = Json(json!({ "why": why, "form": form }));
         (status, [(header::CACHE_CONTROL, "no-store")], body).into_response()
     }
@@ -104,23 +109,20 @@ impl No {
 
     fn of(refused: Refused) -> Self {
         let (status, why) = match refused {
-            Refused::Invalid(why) => (
-                StatusCode::BAD_REQUEST,
-                format!("Nobody is signed in: {why}."),
-            ),
+            Refused::Invalid(why) => (StatusCode::BAD_REQUEST, format!("Sign-in failed: {why}.")),
             Refused::Scope => (
                 StatusCode::FORBIDDEN,
-                "Nobody is signed in: scopes are missing.".to_owned(),
+                "Sign-in failed: scopes are missing.".to_owned(),
             ),
             Refused::Nobody(id) => (
                 StatusCode::FORBIDDEN,
                 format!(
-                    "{id} is signed in at the issuer, and no rule of `access` gives them a role here: ask an administrator."
+                    "{id} is signed in at the issuer, but no rule in `access` grants a role here: ask an administrator."
                 ),
             ),
             Refused::Away(why) => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("Nobody is signed in: {why}."),
+                format!("Sign-in failed: {why}."),
             ),
         };
         Self(status, why)
@@ -138,7 +140,7 @@ async fn form(State(front): SignIn, Query(entered): Query<Entered>) -> Response 
         );
     }
     let html = include_str!("sign-in.html")
-        .replace("{form}", &identities.tickets.form_token(FORM, ""))
+        .replace("{form}", &identities.tickets.form_token(FORM_PURPOSE, ""))
         .replace("{next}", &escaped(&next))
         .replace("{issuers}", &issuers);
     page(StatusCode::OK, "text/html", html)
@@ -153,8 +155,8 @@ async fn enter(State(front): SignIn, headers: HeaderMap, body: String) -> Respon
         let (who, why) = match entered.link.is_empty() {
             true => {
                 let who = identities.keys.identify(&entered.key);
-                let why = "This key opens nothing here: it is unknown, revoked or expired.";
-                // A wrong key changes nothing, so it costs no form token.
+                let why = "This key is unknown, revoked or expired.";
+                // A wrong key changes nothing, so it does not use up the form token.
                 if who.is_some() {
                     use_form(&front, &entered.form).await?;
                 }
@@ -174,7 +176,6 @@ async fn enter(State(front): SignIn, headers: HeaderMap, body: String) -> Respon
     entering.await.unwrap_or_else(|no| no.answer(&front))
 }
 
-/// Ends the session.
 async fn leave(State(front): SignIn, headers: HeaderMap) -> Response {
     let leaving = async {
         own_page(&front, &headers)?;
@@ -185,7 +186,7 @@ async fn leave(State(front): SignIn, headers: HeaderMap) -> Response {
     leaving.await.unwrap_or_else(|no| no.answer(&front))
 }
 
-/// Tells the page where it has to send the browser, and what it has to keep meanwhile.
+/// Returns the issuer's URL to open and the secret to keep until the redirect.
 async fn begin(
     State(front): SignIn,
     Path(issuer): Path<String>,
@@ -207,7 +208,7 @@ async fn begin(
     beginning.await.unwrap_or_else(|no| no.answer(&front))
 }
 
-/// Opens a session with an issuer's answer. Its state and what the tab kept stand for a form token: both are good once.
+/// Opens a session with an issuer's response. Its state and the tab's secret replace a form token: both work once.
 async fn finish(State(front): SignIn, headers: HeaderMap, body: String) -> Response {
     let finishing = async {
         own_page(&front, &headers)?;
@@ -235,7 +236,7 @@ fn own_page(front: &Front, headers: &HeaderMap) -> Result<(), No> {
 
 async fn use_form(front: &Front, token: &str) -> Result<(), No> {
     let tickets = &front.guard().identities().tickets;
-    let used = tickets.use_form_token(FORM, "", token).await;
+    let used = tickets.use_form_token(FORM_PURPOSE, "", token).await;
     match used.map_err(|error| No::of_database(&error))? {
         true => Ok(()),
         false => Err(No(
@@ -245,7 +246,7 @@ async fn use_form(front: &Front, token: &str) -> Result<(), No> {
     }
 }
 
-/// Opens a session for them: the cookie, and what the page keeps.
+/// Opens a session: sets the cookie and returns the page secret.
 async fn open(front: &Front, who: &Principal, next: &str) -> Result<Response, No> {
     let opened = front.guard().identities().browsers.open(who).await;
     let opened = opened.map_err(|error| No::of_database(&error))?;
@@ -257,7 +258,7 @@ async fn open(front: &Front, who: &Principal, next: &str) -> Result<Response, No
     Ok((headers, body).into_response())
 }
 
-/// A path of this gateway to go on at.
+/// Checks the path to open after the sign-in. Paths outside this gateway become `/`.
 fn next(asked: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/?=&%".contains(&byte);
     let ours = asked.starts_with('/') && !asked.starts_with("//") && asked.bytes().all(plain);

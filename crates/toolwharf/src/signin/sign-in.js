@@ -1,5 +1,5 @@
-// Signs this browser in. Posts by script, because the answer has the session's page secret: it goes into the storage of this origin, which
-// pages on other ports of this host cannot read. (They do receive the cookie.)
+// Signs this browser in. Forms are posted by script, because the response contains the session's page secret. It is stored in this origin's
+// storage, which pages on other ports of this host cannot read. (They do receive the cookie.)
 "use strict";
 const SESSION = "toolwharf-session";
 const WAITING = "toolwharf-sign-in";
@@ -11,13 +11,13 @@ const buttons = () => document.querySelectorAll("button");
 const post = async (path, fields) => {
   const response = await fetch(path, { method: "POST", headers: { "x-requested-with": "toolwharf" }, body: new URLSearchParams(fields) });
   const answer = await response.json().catch(() => ({}));
-  // A form token is good once.
+  // A form token works once.
   if (answer.form) enter.elements.form.value = answer.form;
   if (!response.ok) throw new Error(answer.why || `Toolwharf answered ${response.status}. Try again.`);
   return answer;
 };
 
-/** One step at a time; what goes wrong is shown. */
+/** Runs one step at a time, and shows errors. */
 const step = async (act) => {
   why.textContent = "";
   for (const button of buttons()) button.disabled = true;
@@ -54,7 +54,7 @@ for (const button of document.querySelectorAll("[data-issuer]"))
     }),
   );
 
-/** A link's secret, or a key, is behind the #, which browsers do not send: it leaves the address bar, and goes into a body. */
+/** A link's secret, or a key, follows the #, which browsers do not send. It is removed from the address bar and sent in a body. */
 const take = () => {
   const hash = location.hash.slice(1);
   if (!hash) return;

@@ -1,16 +1,15 @@
-//! A pipe on one side, the endpoint of the running gateway on the other.
+//! Connects a pipe to the endpoint of the running gateway.
 //!
-//! Frames pass as text, in both directions, with the ids that their senders gave them. The era is told by each message
-//! itself: a legacy client has one session, whose stream is kept open; a modern request says everything, and what it
-//! says is mirrored into headers. A cancelled request is cancelled at the gateway, and not answered.
+//! Frames pass unchanged in both directions, with the ids of their senders. Each message shows its era: a legacy client
+//! has one session, whose stream is kept open; a modern request is self-contained, and parts of it are mirrored into
+//! headers. A cancelled request is cancelled at the gateway and gets no response.
 //!
-//! When the gateway goes, each request in flight is answered with an error: what became of it is unknown. Later ones
-//! wait a while for its return. The end of the pipe ends the session and what is in flight.
+//! When the gateway is lost, each request in flight gets an error, since its outcome is unknown. Later requests wait a
+//! while for the gateway to return. The end of the pipe ends the session and the requests in flight.
 //!
-//! Bounded: requests in flight, the length of each message, and what waits for the client to read it
-//! ([`crate::gateway::stdio::BOUNDS`]). Deliberately absent: an order between requests that are in flight together,
-//! for each travels on a connection of its own; notifications and answers go out in their order, each before what
-//! follows it is read.
+//! Limited are the number of requests in flight, the size of each message, and the messages waiting for the client to
+//! read ([`crate::gateway::stdio::CLIENT_QUEUE_BOUNDS`]). Deliberately absent: an order between concurrent requests, since each uses
+//! its own connection. Notifications and responses are sent in order, each one before the next is read.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -39,26 +38,26 @@ use super::{
     link::{Finder, Life, Link, MAX_DEPTH, message, said},
     params::Params,
 };
-use crate::gateway::stdio::{BOUNDS, LINGER, write};
+use crate::gateway::stdio::{CLIENT_QUEUE_BOUNDS, DRAIN_TIMEOUT, write};
 
-/// Requests in flight; each may take a message's length of memory.
+/// Maximum requests in flight. Each may use the memory of one message.
 const MAX_IN_FLIGHT: usize = 256;
-/// Pause before a request is sent again that was not sent.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long the end of an answered stream is waited for: it saves a connection.
-const DRAIN: Duration = Duration::from_secs(1);
+/// Delay before a request that was not sent is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Timeout for the end of a stream after its response. Reaching the end allows the connection to be reused.
+const STREAM_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Passes messages on until the client closes its end, or stops reading, or `ended`.
+/// Forwards messages until the client closes its end or stops reading, or until `ended`.
 ///
 /// # Errors
-/// When the gateway does not have what is wanted of it.
+/// If the gateway does not have the requested project or server.
 pub(super) async fn run<T>(
     finder: Finder,
     passage: Passage,
     ended: impl Future<Output = T>,
 ) -> anyhow::Result<()> {
     let max_message = finder.max_message;
-    let outbox = Outbox::new(BOUNDS);
+    let outbox = Outbox::new(CLIENT_QUEUE_BOUNDS);
     let link = Arc::new(Link::new(finder, passage, outbox.clone()));
     link.check().await?;
     tracing::info!("connected to the running gateway");
@@ -73,41 +72,40 @@ pub(super) async fn run<T>(
     let reading = async {
         pipe.read(tokio::io::stdin(), max_message).await;
         let finished = async { while pipe.requests.join_next().await.is_some() {} };
-        let _ = timeout(LINGER, finished).await;
+        let _ = timeout(DRAIN_TIMEOUT, finished).await;
         pipe.requests.abort_all();
         link.end().await;
         outbox.close();
-        // The writer ends by itself once all is written; of a client that reads nothing it never is.
-        sleep(LINGER).await;
+        // The writer ends once everything is written. If the client reads nothing, it never does, hence the limit.
+        sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
         () = write(&outbox, tokio::io::stdout()) => {}
         () = reading => return Ok(()),
         () = link.keep() => {}
         () = link.listen() => {}
-        // The writer waits for the client, for ever.
-        () = link.stuck.cancelled() => tracing::error!("the client does not read: given up"),
+        // The writer waits for the client indefinitely.
+        () = link.stuck.cancelled() => tracing::error!("the client does not read its input: giving up"),
         _ = ended => {}
     }
     link.end().await;
     Ok(())
 }
 
-/// What all requests share.
+/// State shared by all requests.
 struct Shared {
     link: Arc<Link>,
     params: Params,
     flights: Mutex<Vec<Flight>>,
 }
 
-/// A request in flight.
 struct Flight {
     /// JSON text.
     id: Bytes,
     is_modern: bool,
-    /// It was cancelled: it is not answered any more.
+    /// Set when it was cancelled and must not be answered any longer.
     muted: CancellationToken,
-    /// The gateway knows, or it has ended by itself.
+    /// Set once the gateway knows of the cancellation, or the request has ended.
     over: CancellationToken,
 }
 
@@ -171,7 +169,7 @@ impl Pipe {
                 }
             }
             Kind::Request if frame.method() == method::DISCOVER => {
-                // Without its `_meta` it is malformed, and must not be taken for a legacy request.
+                // A `server/discover` without `_meta` is malformed, not a legacy request.
                 if let Err(error) = bridge::modern_face(&frame) {
                     shared.refuse(frame.id(), &error);
                 }
@@ -179,7 +177,7 @@ impl Pipe {
             Kind::Request => {
                 let is_new = shared.link.now().is_some_and(|life| !life.has_session());
                 if is_new && frame.method() == method::PING {
-                    // Allowed before the handshake, where there is no session yet that could be asked.
+                    // Allowed before the handshake, when no session exists yet.
                     shared.link.deliver(&Frame::result(frame.id(), b"{}"));
                     return;
                 }
@@ -221,13 +219,13 @@ impl Pipe {
                 () = landing.muted.cancelled() => {}
                 () = &mut request => return,
             }
-            // What it would get now is for nobody. Dropped in mid-way, it closes its connection.
+            // The response is no longer needed. Dropping the request midway closes its connection.
             over.cancelled().await;
         });
     }
 }
 
-/// Takes a request off the list of those in flight, however it ends.
+/// Removes a request from the list of those in flight, however it ends.
 struct Landing {
     shared: Arc<Shared>,
     muted: CancellationToken,
@@ -242,14 +240,14 @@ impl Drop for Landing {
     }
 }
 
-/// What became of a request that was sent.
+/// The outcome of sending a request.
 enum Sent {
     Answered,
-    /// The gateway did not take it.
+    /// The gateway did not receive it.
     Not(String),
-    /// The gateway may have taken it.
+    /// The gateway may have received it.
     Lost(String),
-    /// Headers are missing that only the tool's definition tells of.
+    /// Headers are missing that only the tool's definition names.
     Headers(Frame),
 }
 
@@ -258,7 +256,7 @@ impl Shared {
         self.link.deliver(&Frame::error(id, error));
     }
 
-    /// Gives the client the answer to its request. An error that the gateway gave before it knew the id gets it here.
+    /// Sends the client the response to its request. An error from before the gateway knew the id gets the id here.
     fn answer(&self, request: &Frame, answer: &Frame) {
         if matches!(answer.id(), b"" | b"null") {
             self.refuse(request.id(), &RpcError::from_json(answer.body()));
@@ -267,7 +265,7 @@ impl Shared {
         }
     }
 
-    /// Cancels a request: at the gateway by a notification in the legacy era, by its closed connection in the modern
+    /// Cancels a request at the gateway: by a notification in the legacy era, by closing its connection in the modern
     /// one (2026-07-28 basic/transports/streamable-http "Cancellation").
     async fn cancel(&self, frame: &Frame) {
         let Some(id) = frame.param(Param::RequestId) else {
@@ -289,27 +287,27 @@ impl Shared {
         }
     }
 
-    /// Sees a request through to its answer.
+    /// Handles a request until its response.
     async fn request(&self, frame: &Frame, is_modern: bool) {
         let until = Link::patience();
         let mut has_learnt = false;
         let why = loop {
             let life = match self.link.up(until).await {
                 Ok(life) => life,
-                Err(why) => break format!("the gateway is away: {why}"),
+                Err(why) => break format!("the gateway is unavailable: {why}"),
             };
             match self.send(&life, frame, is_modern).await {
                 Sent::Answered => return,
                 Sent::Not(why) => {
                     self.link.lose(&life, &why);
                     if Instant::now() >= until {
-                        break format!("the gateway is away: {why}");
+                        break format!("the gateway is unavailable: {why}");
                     }
-                    sleep(PAUSE).await;
+                    sleep(RETRY_DELAY).await;
                 }
                 Sent::Lost(why) => {
                     break format!(
-                        "the gateway did not answer, and what became of the request is unknown: {why}"
+                        "the gateway did not respond, and the outcome of the request is unknown: {why}"
                     );
                 }
                 Sent::Headers(refusal) => {
@@ -345,7 +343,7 @@ impl Shared {
         }
     }
 
-    /// What belongs to the request, and then its answer.
+    /// Forwards the messages of the request, then its response.
     async fn stream(&self, frame: &Frame, mut reply: Reply) -> Sent {
         loop {
             match reply.event().await {
@@ -355,7 +353,7 @@ impl Shared {
                     };
                     if message.is_response() && same_id(message.id(), frame.id()) {
                         self.link.deliver(&message);
-                        let _ = timeout(DRAIN, reply.event()).await;
+                        let _ = timeout(STREAM_END_TIMEOUT, reply.event()).await;
                         return Sent::Answered;
                     }
                     self.link.deliver(&message);
@@ -405,7 +403,7 @@ impl Shared {
     }
 }
 
-/// Whether two ids are one, as JSON texts.
+/// Returns true if two JSON texts are the same id.
 fn same_id(one: &[u8], other: &[u8]) -> bool {
     one == other
         || json::as_string(one)
@@ -413,16 +411,16 @@ fn same_id(one: &[u8], other: &[u8]) -> bool {
             .is_some_and(|(one, other)| one == other)
 }
 
-/// What of a modern message its headers say (2026-07-28 basic/transports/streamable-http "Request Metadata").
+/// The headers that mirror parts of a modern message (2026-07-28 basic/transports/streamable-http "Request Metadata").
 ///
 /// # Errors
-/// When its method cannot stand in a header.
+/// If its method or version cannot be sent in a header.
 pub(super) fn modern_headers(frame: &Frame) -> Result<HeaderList, RpcError> {
     let mut headers = HeaderList::with_capacity(4);
     let wrong = |what: &str| {
         RpcError::new(
             error::INVALID_REQUEST,
-            format!("Invalid request: {what} cannot stand in a header"),
+            format!("Invalid request: {what} cannot be sent in a header"),
         )
     };
     let version = frame

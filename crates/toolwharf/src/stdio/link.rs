@@ -1,9 +1,9 @@
-//! The running gateway as its client sees it: found by the lock of the data directory, reached over its own endpoint,
-//! lost and found again.
+//! The connection to the running gateway. The gateway is found by the lock of the data directory and reached at its
+//! endpoint. When it is lost, it is searched again.
 //!
-//! Invariants: the token goes only to the process that holds the lock. A request that may have reached the gateway is
-//! never sent twice. What a legacy client told its session is told again when the gateway is back, by itself: the client
-//! only hears that lists may have changed.
+//! Invariants: the token is sent only to the process that holds the lock. A request that may have reached the gateway
+//! is never sent twice. When the gateway is back, the state of a legacy client's session is restored: the client is
+//! only notified that lists may have changed.
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -30,54 +30,54 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock::{self, Holder};
 
-/// How long a gateway that has the lock may take to say where it listens.
-const STARTING: Duration = Duration::from_secs(20);
-/// How long a message waits for a gateway that is away.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Pauses between looks for a gateway that is away.
+/// Time limit for a gateway that holds the lock to publish its address.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout of a message that waits for an unavailable gateway.
+const UNAVAILABLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delays between attempts to find an unavailable gateway.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Wall time for a message that is answered at once: notifications, answers, the end of the session.
-const AT_ONCE: Duration = Duration::from_secs(30);
-/// Wall time for a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(60);
-/// Resources that are watched again when the gateway is back.
-const MAX_WATCHED: usize = 1024;
-/// Levels of a message: the gateway has a bound of its own.
+/// Timeout for messages that are answered immediately: notifications, responses, the end of the session.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum resource subscriptions that are restored when the gateway is back.
+const MAX_SUBSCRIPTIONS: usize = 1024;
+/// Nesting depth of a message. The gateway has its own limit.
 pub(super) const MAX_DEPTH: usize = 10_000;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const EVENTS: &str = "text/event-stream";
-const BOTH: &str = "application/json, text/event-stream";
-const ANY: &str = "*/*";
-/// The id of requests of our own: none of them is in flight beside another.
+const ACCEPT_EVENTS: &str = "text/event-stream";
+const ACCEPT_BOTH: &str = "application/json, text/event-stream";
+const ACCEPT_ANY: &str = "*/*";
+/// The id of requests made here. At most one of them is in flight.
 pub(super) const OWN_ID: &str = "\"toolwharf-stdio\"";
-/// The list changes, and the capability that announces each.
+/// Notifications about changed lists, with the capability that announces each.
 const CHANGES: [(&str, &str); 3] = [
     ("tools", method::TOOLS_CHANGED),
     ("prompts", method::PROMPTS_CHANGED),
     ("resources", method::RESOURCES_CHANGED),
 ];
 
-/// Which gateway is meant, and what of it.
+/// Finds the gateway, and defines the scope to use.
 pub(super) struct Finder {
-    /// Absolute.
+    /// Absolute path.
     pub(super) dir: PathBuf,
-    /// The file with the key that is sent.
+    /// The file with the key to send.
     pub(super) token: PathBuf,
     pub(super) sources: Sources,
     pub(super) scope: Scope,
-    /// Bytes of a message of the client.
+    /// Maximum bytes of a client's message.
     pub(super) max_message: usize,
-    /// Bytes of a message of the gateway.
+    /// Maximum bytes of a gateway's message.
     pub(super) max_answer: usize,
 }
 
 impl Finder {
-    /// The gateway that runs, once it says where; `None` if none runs.
+    /// The running gateway, once it has published its address; `None` if none runs.
     ///
     /// # Errors
-    /// When it is not the one that is meant, or cannot be used.
+    /// If it uses other configuration files, or is not usable.
     pub(super) async fn wait(&self) -> anyhow::Result<Option<Passage>> {
         let start = Instant::now();
         loop {
@@ -87,10 +87,10 @@ impl Finder {
             if holder.at.is_some() {
                 return self.reach(&holder).map(Some);
             }
-            if start.elapsed() > STARTING {
+            if start.elapsed() > STARTUP_TIMEOUT {
                 bail!(
-                    "the data directory {} belongs to {holder}: try again when it is up, or give --standalone for a \
-                     gateway of its own",
+                    "the data directory {} belongs to {holder}: try again when it is up, or use --standalone for a \
+                     separate gateway",
                     self.dir.display()
                 );
             }
@@ -123,8 +123,8 @@ impl Finder {
                 files.join(", ")
             };
             bail!(
-                "the gateway on {} ({holder}) works with other files: {} instead of {}. Give the same --config as it \
-                 has, or --standalone for a gateway of its own beside it",
+                "the gateway on {} ({holder}) uses other files: {} instead of {}. Pass the same --config, \
+                 or use --standalone for a separate gateway",
                 self.dir.display(),
                 files(&at.config),
                 files(&lock::absolute(&self.sources)),
@@ -133,11 +133,11 @@ impl Finder {
         let file = &self.token;
         let token = fs::read_to_string(file).with_context(|| {
             format!(
-                "cannot read the token in {}; `toolwharf connect` makes those of clients",
+                "cannot read the token in {}; `toolwharf connect` creates the tokens of clients",
                 file.display()
             )
         })?;
-        let mut url = url::Url::parse(&at.url).context("the gateway's address is no URL")?;
+        let mut url = url::Url::parse(&at.url).context("the gateway's address is not a URL")?;
         if let Ok(mut path) = url.path_segments_mut() {
             path.clear().push("mcp");
             let Scope {
@@ -160,17 +160,17 @@ impl Finder {
     }
 }
 
-/// A conversation with the gateway, from being found to being lost.
+/// A connection to the gateway, from finding it to losing it.
 pub(super) struct Life {
     passage: Arc<Passage>,
-    /// Of a legacy client that has introduced itself.
+    /// The session of a legacy client after `initialize`.
     session: Option<Session>,
     over: CancellationToken,
 }
 
 struct Session {
     id: HeaderValue,
-    /// For versions that have the header (since 2025-06-18).
+    /// Set for versions that have the header (since 2025-06-18).
     version: Option<HeaderValue>,
 }
 
@@ -179,7 +179,7 @@ impl Life {
         self.session.is_some()
     }
 
-    /// The headers of messages of its session.
+    /// The headers of the session's messages.
     fn headers(&self) -> HeaderList {
         let mut headers = HeaderList::new();
         if let Some(session) = &self.session {
@@ -200,18 +200,20 @@ impl Life {
             headers.extend(self.headers());
         }
         headers.push((CONTENT_TYPE, HeaderValue::from_static("application/json")));
-        self.passage.send(Method::POST, BOTH, headers, text).await
+        self.passage
+            .send(Method::POST, ACCEPT_BOTH, headers, text)
+            .await
     }
 }
 
 #[derive(Clone)]
 enum State {
     Up(Arc<Life>),
-    /// Why.
+    /// Contains the reason.
     Away(Arc<str>),
 }
 
-/// What a legacy client has told its session.
+/// The state of a legacy client's session, as messages to replay.
 #[derive(Default)]
 struct Told {
     initialize: Option<Frame>,
@@ -221,13 +223,13 @@ struct Told {
     watched: Vec<(String, Frame)>,
 }
 
-/// The gateway, whether it is there or not.
+/// The gateway, available or not.
 pub(super) struct Link {
     finder: Finder,
     state: watch::Sender<State>,
     told: Mutex<Told>,
     outbox: Arc<Outbox>,
-    /// The client does not read, and more waits for it than may.
+    /// Set when the client does not read and its queue is full.
     pub(super) stuck: CancellationToken,
 }
 
@@ -247,7 +249,7 @@ impl Link {
         }
     }
 
-    /// The gateway, if it is there.
+    /// The connection, if the gateway is available.
     pub(super) fn now(&self) -> Option<Arc<Life>> {
         match &*self.state.borrow() {
             State::Up(life) => Some(life.clone()),
@@ -255,10 +257,10 @@ impl Link {
         }
     }
 
-    /// The gateway; waits a while for one that is away.
+    /// The connection; waits a while for an unavailable gateway.
     ///
     /// # Errors
-    /// Why it is away.
+    /// Why it is unavailable.
     pub(super) async fn up(&self, until: Instant) -> Result<Arc<Life>, Arc<str>> {
         let mut state = self.state.subscribe();
         let up = state.wait_for(|state| matches!(state, State::Up(_)));
@@ -269,12 +271,12 @@ impl Link {
         }
     }
 
-    /// Until when a message waits that comes now.
+    /// The deadline of a message that arrives now.
     pub(super) fn patience() -> Instant {
-        Instant::now() + PATIENCE
+        Instant::now() + UNAVAILABLE_TIMEOUT
     }
 
-    /// Notes that a conversation is of no more use.
+    /// Records that a connection is lost.
     pub(super) fn lose(&self, life: &Arc<Life>, why: &str) {
         let lost = self.state.send_if_modified(|state| {
             let is_it = matches!(state, State::Up(now) if Arc::ptr_eq(now, life));
@@ -295,11 +297,11 @@ impl Link {
         }
     }
 
-    /// Finds the gateway again whenever it is lost, for ever.
+    /// Finds the gateway again whenever it is lost, in a loop.
     pub(super) async fn keep(&self) {
         let mut state = self.state.subscribe();
         loop {
-            // The sender is ours: it does not go.
+            // Cannot fail: this struct owns the sender.
             let _ = state
                 .wait_for(|state| matches!(state, State::Away(_)))
                 .await;
@@ -307,14 +309,14 @@ impl Link {
             loop {
                 match self.find_again().await {
                     Ok((life, capabilities)) => {
-                        tracing::info!("the gateway is there again");
+                        tracing::info!("the gateway is available again");
                         self.replace(life);
                         self.tell_changes(&capabilities);
                         break;
                     }
                     Err(error) => {
                         let why = format!("{error:#}");
-                        tracing::debug!("the gateway is away: {why}");
+                        tracing::debug!("the gateway is unavailable: {why}");
                         self.state.send_replace(State::Away(why.into()));
                     }
                 }
@@ -324,7 +326,7 @@ impl Link {
         }
     }
 
-    /// A new conversation, and the capabilities that the gateway has in it for a legacy client.
+    /// Opens a new connection. Also returns the gateway's capabilities for a legacy client.
     async fn find_again(&self) -> anyhow::Result<(Arc<Life>, Bytes)> {
         let passage = Arc::new(self.finder.look()?);
         let (initialize, rest) = {
@@ -352,7 +354,7 @@ impl Link {
         };
         for frame in rest {
             let text = frame.rewritten(OWN_ID.as_bytes(), Splice::new());
-            let sent = timeout(AT_ONCE, async {
+            let sent = timeout(MESSAGE_TIMEOUT, async {
                 life.post(HeaderList::new(), text, true)
                     .await?
                     .whole()
@@ -366,7 +368,7 @@ impl Link {
         Ok((life, capabilities.unwrap_or_default()))
     }
 
-    /// Tells a legacy client that lists may have changed while nobody was there to say so.
+    /// Notifies a legacy client that lists may have changed while the gateway was unavailable.
     fn tell_changes(&self, capabilities: &Bytes) {
         let Some(capabilities) = Object::of(capabilities) else {
             return;
@@ -379,10 +381,10 @@ impl Link {
         }
     }
 
-    /// Opens the session of a legacy client; gives the answer.
+    /// Opens the session of a legacy client, and returns the response.
     ///
     /// # Errors
-    /// What to tell the client.
+    /// The error for the client.
     pub(super) async fn initialize(&self, frame: &Frame) -> Result<Frame, String> {
         let until = Self::patience();
         loop {
@@ -412,8 +414,8 @@ impl Link {
         }
     }
 
-    /// Passes on a notification or an answer of the client. One that comes while the gateway is away, or that it knows
-    /// no session for, has nobody whom it could concern.
+    /// Forwards a notification or a response of the client. It is dropped if the gateway is unavailable or has no
+    /// session: then no request exists that it could concern.
     pub(super) async fn tell(&self, headers: HeaderList, frame: &Frame, is_legacy: bool) {
         if is_legacy && frame.method() == method::INITIALIZED {
             self.told.lock().initialized = Some(kept(frame));
@@ -422,22 +424,25 @@ impl Link {
         if is_legacy && !life.has_session() {
             return;
         }
-        let sent = timeout(AT_ONCE, life.post(headers, frame.text().clone(), is_legacy));
+        let sent = timeout(
+            MESSAGE_TIMEOUT,
+            life.post(headers, frame.text().clone(), is_legacy),
+        );
         match sent.await {
             Ok(Ok(reply)) if is_legacy && reply.status == StatusCode::NOT_FOUND => {
                 self.lose(&life, "it no longer knows the session");
             }
             Ok(Ok(reply)) => {
-                // Read to its end, its connection can be used again.
-                let _ = timeout(AT_ONCE, reply.whole()).await;
+                // A connection can be reused once its response is read to the end.
+                let _ = timeout(MESSAGE_TIMEOUT, reply.whole()).await;
             }
             Ok(Err(error @ PassageError::NotSent(_))) => self.lose(&life, &error.to_string()),
             Ok(Err(error)) => tracing::debug!("a message may not have arrived: {error}"),
-            Err(_) => tracing::warn!("the gateway did not take a message in time"),
+            Err(_) => tracing::warn!("the gateway did not accept a message in time"),
         }
     }
 
-    /// Remembers what a request of a legacy client changes in its session.
+    /// Records the changes that a legacy client's request makes to its session.
     pub(super) fn remember(&self, frame: &Frame) {
         let uri = || frame.param_string(Param::Uri).map(String::from);
         match frame.method() {
@@ -446,7 +451,7 @@ impl Link {
                 if let Some(uri) = uri() {
                     let mut told = self.told.lock();
                     told.watched.retain(|(known, _)| *known != uri);
-                    if told.watched.len() < MAX_WATCHED {
+                    if told.watched.len() < MAX_SUBSCRIPTIONS {
                         told.watched.push((uri, kept(frame)));
                     }
                 }
@@ -460,8 +465,8 @@ impl Link {
         }
     }
 
-    /// Gives the client a message. If the client does not read, notifications are dropped first; past that the
-    /// outbox closes, and the conversation ends.
+    /// Sends a message to the client. If the client does not read, notifications are dropped first; beyond that the
+    /// outbox closes, and the session ends.
     pub(super) fn deliver(&self, frame: &Frame) {
         let weight = match frame.kind() {
             Kind::Notification if CHANGES.iter().any(|(_, own)| *own == frame.method()) => {
@@ -475,7 +480,7 @@ impl Link {
         }
     }
 
-    /// Passes on what the gateway says on the stream of the session, for ever.
+    /// Forwards the messages on the session's stream, in a loop.
     pub(super) async fn listen(&self) {
         let mut state = self.state.subscribe();
         loop {
@@ -491,7 +496,7 @@ impl Link {
         }
     }
 
-    /// Ends when the conversation is lost.
+    /// Returns when the connection is lost.
     async fn listen_to(&self, life: &Arc<Life>) {
         let mut last: Option<HeaderValue> = None;
         loop {
@@ -499,18 +504,18 @@ impl Link {
             headers.extend(last.clone().map(|last| (LAST_EVENT_ID, last)));
             let opened = life
                 .passage
-                .send(Method::GET, EVENTS, headers, Bytes::new());
+                .send(Method::GET, ACCEPT_EVENTS, headers, Bytes::new());
             match opened.await {
                 Ok(reply) if reply.is_stream() => self.read(reply, &mut last).await,
                 Ok(reply) if reply.status == StatusCode::NOT_FOUND => {
                     return self.lose(life, "it no longer knows the session");
                 }
-                // The place in the stream is lost, and with it what came meanwhile.
+                // The position in the stream is lost, together with the messages since.
                 Ok(_) => last = None,
                 Err(error @ PassageError::NotSent(_)) => {
                     return self.lose(life, &error.to_string());
                 }
-                // Whether it is gone shows at the next attempt.
+                // The next attempt shows if the gateway is gone.
                 Err(_) => {}
             }
             sleep(MIN_PAUSE).await;
@@ -530,7 +535,7 @@ impl Link {
                 }
                 Ok(None) | Err(PassageError::NotSent(_) | PassageError::Broken(_)) => return,
                 Err(error @ PassageError::TooLong(_)) => {
-                    tracing::warn!("a message of the gateway is left out: {error}");
+                    tracing::warn!("skipped a message from the gateway: {error}");
                     *last = None;
                     return;
                 }
@@ -538,17 +543,17 @@ impl Link {
         }
     }
 
-    /// Ends the session, and with it what is in flight.
+    /// Ends the session, and the requests in flight with it.
     pub(super) async fn end(&self) {
         if let Some(life) = self.now() {
             goodbye(&life).await;
         }
     }
 
-    /// Asks whether the gateway has what is wanted of it.
+    /// Checks that the gateway has the requested project or server.
     ///
     /// # Errors
-    /// What it says if it has not. One that is away is not asked.
+    /// The gateway's error. An unavailable gateway is not asked.
     pub(super) async fn check(&self) -> anyhow::Result<()> {
         let Some(life) = self.now() else {
             return Ok(());
@@ -568,7 +573,7 @@ impl Link {
             ),
             (modern::METHOD, HeaderValue::from_static(method::DISCOVER)),
         ];
-        let answer = timeout(HANDSHAKE, async {
+        let answer = timeout(HANDSHAKE_TIMEOUT, async {
             let reply = life.post(headers, frame.text().clone(), false).await?;
             let status = reply.status;
             Ok::<_, PassageError>((status, reply.whole().await?))
@@ -584,14 +589,15 @@ impl Link {
     }
 }
 
-/// Introduces a legacy client: its session, unless the gateway refuses, and the answer.
+/// Sends `initialize` for a legacy client. Returns the connection with its session, unless the gateway refused, and the
+/// response.
 async fn open(passage: &Arc<Passage>, text: Bytes) -> anyhow::Result<(Option<Arc<Life>>, Frame)> {
     let mut life = Life {
         passage: passage.clone(),
         session: None,
         over: CancellationToken::new(),
     };
-    let (status, id, text) = timeout(HANDSHAKE, async {
+    let (status, id, text) = timeout(HANDSHAKE_TIMEOUT, async {
         let reply = life.post(HeaderList::new(), text, true).await?;
         let id = reply.header(&modern::SESSION_ID).cloned();
         Ok::<_, PassageError>((reply.status, id, reply.whole().await?))
@@ -623,23 +629,23 @@ async fn goodbye(life: &Life) {
     if life.has_session() {
         let deleted = life
             .passage
-            .send(Method::DELETE, ANY, life.headers(), Bytes::new());
+            .send(Method::DELETE, ACCEPT_ANY, life.headers(), Bytes::new());
         let _ = timeout(Duration::from_secs(2), deleted).await;
     }
 }
 
-/// The message that an event carries.
+/// The message in an event.
 pub(super) fn message(event: &mcp::sse::Event) -> Option<Frame> {
     if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
         return None;
     }
     let frame = Frame::parse(event.data.clone(), MAX_DEPTH);
     frame
-        .inspect_err(|invalid| tracing::warn!("a message of the gateway is left out: {invalid}"))
+        .inspect_err(|invalid| tracing::warn!("skipped a message from the gateway: {invalid}"))
         .ok()
 }
 
-/// What an answer says that is none of JSON-RPC, or an error without the id of a request.
+/// The error text of a response that is not JSON-RPC, or that is an error without a request id.
 pub(super) fn said(status: StatusCode, text: &Bytes) -> String {
     let error = Frame::parse(text.clone(), MAX_DEPTH).ok();
     let error = error.filter(|frame| frame.kind() == Kind::Error);
@@ -649,7 +655,7 @@ pub(super) fn said(status: StatusCode, text: &Bytes) -> String {
     }
 }
 
-/// A copy that keeps nothing but itself.
+/// A copy that does not keep the original's buffer alive.
 fn kept(frame: &Frame) -> Frame {
     let text = Bytes::copy_from_slice(frame.text());
     Frame::parse(text, MAX_DEPTH).unwrap_or_else(|_| frame.clone())

@@ -1,8 +1,8 @@
-//! `Mcp-Param-*`: arguments that a tool's definition wants mirrored into headers, for calls that came without headers.
+//! `Mcp-Param-*`: arguments that a tool's definition mirrors into headers, for calls that arrive without headers.
 //!
-//! Which arguments these are stands in the list of tools, which the client may have from an earlier conversation. So it
-//! is looked up when the gateway says that headers are missing, and remembered until it says so again: a call that is
-//! refused for its headers was not made.
+//! The tool list says which arguments these are, and the client may have it from an earlier connection. So the
+//! definition is fetched when the gateway reports missing headers, and cached until it does so again: a call that is
+//! refused because of its headers was not carried out.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -22,9 +22,9 @@ use super::{
 };
 use parking_lot::Mutex;
 
-/// Tools whose headers are remembered.
+/// Maximum tools whose headers are cached.
 const MAX_TOOLS: usize = 1024;
-/// Pages of the list that are looked through.
+/// Maximum pages of the list that are searched.
 const MAX_PAGES: usize = 64;
 
 /// The headers of tools, by name.
@@ -42,7 +42,7 @@ impl Params {
         known.map_or_else(HeaderList::new, |known| extract(&known, call))
     }
 
-    /// Looks up which headers a call has to have; `false` if they are what was sent already.
+    /// Looks up the headers that a call needs; `false` if those were sent already.
     pub(super) async fn learn(&self, life: &Arc<Life>, call: &Frame) -> bool {
         let Some(name) = call.param_string(Param::Name) else {
             return false;
@@ -66,7 +66,7 @@ fn extract(known: &ParamHeaders, call: &Frame) -> HeaderList {
     known.extract(arguments.map(|span| &call.text()[span]))
 }
 
-/// The headers that a tool's definition asks for.
+/// The headers that a tool's definition requires.
 async fn definition(life: &Arc<Life>, call: &Frame, name: &str) -> Option<ParamHeaders> {
     let meta = call.meta()?.span();
     let meta = std::str::from_utf8(&call.text()[meta]).ok()?;

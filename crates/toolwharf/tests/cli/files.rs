@@ -1,4 +1,4 @@
-//! Without a gateway: the command line itself, and the files that it edits.
+//! Commands that need no gateway: the command line itself and the files that it edits.
 
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ async fn without_a_gateway_the_files_are_edited() {
         .says("toolwharf serve");
 }
 
-/// A table without its widths.
+/// Normalizes a table by removing its column widths.
 fn regular(table: &str) -> String {
     let line = |line: &str| {
         let cells: Vec<&str> = line
@@ -227,7 +227,7 @@ async fn import_merges_what_clients_have() {
     NAME | RESULT | NOTE
     git | added
     unset | added, off | missing: the variable `SURELY_NOT_SET` is not set (server `unset`) (set SURELY_NOT_SET in the environment of toolwharf, or write `${SURELY_NOT_SET:-default}`)
-    remote | clashing | another server has the name; it was left as it is
+    remote | clashing | another server has this name and was not changed
     a/b | refused | a server name cannot contain `/`
     ");
     let said = home

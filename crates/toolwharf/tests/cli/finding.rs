@@ -1,4 +1,4 @@
-//! Which gateway a command talks to, and what `doctor` finds.
+//! How a command finds its gateway, and the findings of `doctor`.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ async fn doctor_says_what_to_do() {
         "SURELY_NOT_SET",
         "bad.json:1:",
         "PROBLEM",
-        "problems to put right",
+        "problems to fix",
     ] {
         assert!(said.out.contains(part), "{part}: {said:?}");
     }
@@ -96,7 +96,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
         "other.json",
         r#"{"mcpServers": {"mine": {"command": "x"}}}"#,
     );
-    // Another configuration than the gateway's: its files are what is meant.
+    // A configuration other than the gateway's: the command means its files.
     let said = home
         .run(&["--config", "other.json", "ls", "--data-dir", data])
         .await
@@ -139,7 +139,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
         .code(1)
         .says("cannot reach");
 
-    // What a killed gateway left behind leads nowhere, even where somebody else listens by now.
+    // The file of a killed gateway is ignored, even if another process listens on its port by now.
     let thief = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     thief.set_nonblocking(true).expect("a socket");
     let there = json!({"url": format!("http://{}", thief.local_addr().expect("an address")), "pid": 4_194_304});
@@ -151,5 +151,5 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
         .await
         .code(0);
     assert!(said.err.contains("no gateway"), "{said:?}");
-    assert!(thief.accept().is_err(), "the token went to somebody else");
+    assert!(thief.accept().is_err(), "the token went to another process");
 }

@@ -1,4 +1,4 @@
-//! The command line through the real binary: with a gateway and without one, its words, its exit codes.
+//! The command line through the real binary, with and without a gateway: output and exit codes.
 
 mod support;
 

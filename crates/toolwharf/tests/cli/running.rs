@@ -33,7 +33,7 @@ async fn a_running_gateway_takes_changes_in_at_once() {
     )
     .await;
     said.code(0).says("connected: ");
-    // Where it is written is said so that it can be found from anywhere.
+    // The message names the file by its absolute path, so that it can be found from any directory.
     on(&gateway, &["add", "two", "x"])
         .await
         .code(1)
@@ -64,8 +64,8 @@ async fn a_running_gateway_takes_changes_in_at_once() {
         .code(0)
         .says("not found");
 
-    // The bad one is started again now and then.
-    wait_for("the list to tell each state", DEADLINE, async || {
+    // The failing server is restarted from time to time.
+    wait_for("the list to show each state", DEADLINE, async || {
         let table = on(&gateway, &["ls"]).await.code(0).out;
         let states = [
             ("one", "running"),
@@ -126,7 +126,8 @@ async fn tools_are_switched_without_a_restart() {
         .code(1)
         .says("Unknown tool: tool_0");
     on(&gateway, &["tools", "call", "tool_1"]).await.code(0);
-    // Neither is there a way round, although the view of one server passes on names that it does not list.
+    // A disabled tool cannot be called in any view, not even in the view of one server, which forwards names that it
+    // does not list.
     for (view, off, on_too) in [
         (&["--server", "one"][..], "tool_0", Some("tool_1")),
         (&["--project", "p"], "tool_1", None),
@@ -230,7 +231,7 @@ async fn calls_show_progress_results_and_errors() {
         .await
         .code(1);
     assert!(said.out.contains("COUNTdSIDES"), "{said:?}");
-    // Values are JSON where they can be, and the bytes of a whole object are not touched.
+    // Values are parsed as JSON if possible, and a whole object is passed byte for byte.
     let said = on(
         &gateway,
         &[
@@ -329,7 +330,7 @@ async fn logs_outlive_the_process() {
     wait_for("the past", DEADLINE, async || hellos(&follow) == 1).await;
     on(&gateway, &["tools", "call", "crash"]).await.code(1);
     wait_for("the second life", DEADLINE, async || hellos(&follow) == 2).await;
-    // Configured anew it is another server of the same name.
+    // After a change of its configuration it counts as a new server with the same name.
     on(
         &gateway,
         &[
@@ -374,7 +375,7 @@ async fn logs_outlive_the_process() {
         .says("no server `none`");
     assert!(follow.is_running());
 
-    // Who follows does not keep the gateway from ending.
+    // A client that follows the log does not keep the gateway from exiting.
     let mut gateway = gateway;
     gateway.process.signal(rustix::process::Signal::TERM);
     assert!(gateway.process.wait(DEADLINE).await.success());
@@ -399,7 +400,7 @@ async fn real_servers_are_added_and_called() {
         .await
         .code(0)
         .says("connected: 2 tools");
-    // It leaves a database where it runs, before it crashes.
+    // The server creates a database file in its working directory before it crashes.
     let sqlite =
         json!({"command": server("mcp-server-sqlite"), "cwd": gateway.folder()}).to_string();
     on(

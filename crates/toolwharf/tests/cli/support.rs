@@ -1,4 +1,4 @@
-//! A home for the command line, and commands in it.
+//! A home directory for the command line, and commands in it.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::common::{
     cli::{self, Said},
 };
 
-/// A user in a home of their own.
+/// A user with a separate home directory.
 pub(super) struct Home {
     pub(super) dir: TempDir,
 }
@@ -27,7 +27,7 @@ impl Home {
         self.dir.path().join(file)
     }
 
-    /// The server file that is used where nothing is said.
+    /// The server file that is used by default.
     pub(super) fn servers(&self) -> PathBuf {
         self.path(".config/toolwharf/mcp.json")
     }
@@ -54,7 +54,7 @@ pub(super) async fn run(home: &Path, arguments: &[&str], input: &str) -> Said {
     cli::said(command(home, arguments), input).await
 }
 
-/// A command that uses this gateway.
+/// Runs a command against this gateway.
 pub(super) async fn on(gateway: &Gateway, arguments: &[&str]) -> Said {
     run(gateway.folder(), &at(gateway, arguments), "").await
 }
@@ -62,7 +62,8 @@ pub(super) async fn on(gateway: &Gateway, arguments: &[&str]) -> Said {
 pub(super) fn at<'a>(gateway: &Gateway, arguments: &[&'a str]) -> Vec<&'a str> {
     assert!(gateway.folder().join("data/serve.json").exists());
     let (verb, rest) = arguments.split_first().expect("a verb");
-    // `tools ls`: options stand behind the second word too, but not behind a command's own.
+    // For nested commands such as `tools ls`, options follow the second word, but must precede the arguments of a
+    // server's command.
     let mut all = vec![*verb];
     let nested = usize::from(*verb == "tools");
     all.extend(&rest[..nested]);

@@ -1,4 +1,4 @@
-//! Talking to a gateway's agent over `POST /api/v1/chat`, and reading what comes of it.
+//! Talks to a gateway's agent over `POST /api/v1/chat` and reads the events.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use testkit::{DEADLINE, Reply, Streaming, llm::Llm};
 
 use super::Gateway;
 
-/// Settings of an agent with this model, and short times to stop.
+/// Settings of an agent with this model, and short stop timeouts.
 pub(crate) fn agent(llm: &Llm, more: &str) -> String {
     format!(
         "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\n{more}",
@@ -14,7 +14,7 @@ pub(crate) fn agent(llm: &Llm, more: &str) -> String {
     )
 }
 
-/// A request of the administrator to the REST API; the answer's body is still to come.
+/// Sends a REST request as the administrator. The response body has not been read yet.
 pub(crate) async fn begin(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Streaming {
     let client = gateway
         .at(&format!("/api/v1{path}"))
@@ -39,7 +39,7 @@ pub(crate) async fn told(gateway: &Gateway, path: &str) -> Value {
     serde_json::from_slice(&reply.body).expect("JSON")
 }
 
-/// What comes of a message: the events' data, which name their types.
+/// Sends a message and returns the data of all events. Each names its type.
 pub(crate) async fn chat(gateway: &Gateway, path: &str, body: &Value) -> Vec<Value> {
     let reply = ask(gateway, "POST", path, body).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -49,7 +49,7 @@ pub(crate) async fn chat(gateway: &Gateway, path: &str, body: &Value) -> Vec<Val
         .collect()
 }
 
-/// What comes of a first message to the agent of all servers.
+/// Starts a conversation with the agent of all servers and returns the events.
 pub(crate) async fn say(gateway: &Gateway, message: &str) -> Vec<Value> {
     chat(gateway, "/chat", &json!({ "message": message })).await
 }

@@ -1,4 +1,4 @@
-//! Command lines, and what comes of them.
+//! Runs command lines and captures their output.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use testkit::{Bin, DEADLINE, within};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-/// What a command said.
+/// The exit code and output of a command.
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -20,8 +20,10 @@ impl std::fmt::Debug for Said {
 }
 
 impl Said {
+    /// Asserts the exit code.
+    ///
     /// # Panics
-    /// If it ended with another code.
+    /// If the exit code is different.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -40,7 +42,7 @@ impl Said {
     }
 }
 
-/// The product without settings of whoever runs the tests; it dies with its guard.
+/// The product, without any settings of the user who runs the tests. It dies with its guard.
 pub(crate) fn toolwharf() -> Command {
     let mut command = Command::new(Bin::path("toolwharf"));
     command.kill_on_drop(true);
@@ -56,7 +58,7 @@ pub(crate) fn toolwharf() -> Command {
     command
 }
 
-/// Runs it to its end; `input` goes to its standard input.
+/// Runs the command to its end. `input` goes to its stdin.
 pub(crate) async fn said(mut command: Command, input: &str) -> Said {
     let what = format!("{:?}", command.as_std());
     let mut child = command
@@ -66,7 +68,7 @@ pub(crate) async fn said(mut command: Command, input: &str) -> Said {
         .spawn()
         .expect("toolwharf starts");
     let mut stdin = child.stdin.take().expect("asked for as a pipe");
-    // It may well end without reading it.
+    // The command may exit without reading its input.
     let _ = stdin.write_all(input.as_bytes()).await;
     drop(stdin);
     let output = within(&what, DEADLINE, child.wait_with_output()).await;

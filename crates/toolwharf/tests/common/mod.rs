@@ -1,14 +1,11 @@
-//! A gateway to test: the real binary, its own folder, its own configuration.
+//! A gateway to test: the real binary with a separate directory and configuration.
 //!
-//! [`Setup`] says what to configure; [`Setup::serve`] runs `toolwharf serve` and gives a [`Gateway`],
-//! [`Setup::stdio`] runs `toolwharf stdio`. Servers are usually [`scripted`] ones. All of it dies with its
-//! guard. Absent: any assertion about answers; that is for the tests.
+//! [`Setup`] defines the configuration. [`Setup::serve`] runs `toolwharf serve` and returns a [`Gateway`];
+//! [`Setup::stdio`] runs `toolwharf stdio`. Servers are usually [`scripted`]. Everything dies with its guard.
+//! Deliberately absent: assertions about responses, which belong in the tests.
 
-#![expect(dead_code, reason = "each test binary uses its own part of it")]
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(dead_code, reason = "each test binary uses only a part of it")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 pub(crate) mod chat;
 pub(crate) mod cli;
@@ -29,10 +26,10 @@ use testkit::{
 };
 use tokio::process::Command;
 
-/// The newest revision of the legacy era.
+/// The newest legacy protocol version.
 pub(crate) const LEGACY: &str = "2025-11-25";
 
-/// What one gateway is configured with.
+/// The configuration of one gateway.
 pub(crate) struct Setup {
     dir: TempDir,
     servers: Map<String, Value>,
@@ -52,7 +49,7 @@ impl Setup {
                 .tempdir()
                 .unwrap(),
             servers: Map::new(),
-            // Tests that stop servers need not wait as long as users may want to.
+            // Short timeouts, so that tests that stop servers are fast.
             settings: "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n".to_owned(),
             env: Vec::new(),
             arguments: Vec::new(),
@@ -62,25 +59,25 @@ impl Setup {
         }
     }
 
-    /// Is another version of the gateway.
+    /// Uses another version of the gateway.
     pub(crate) fn program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
         self
     }
 
-    /// Listens on the same port whenever it is started.
+    /// Reuses the same port at every start.
     pub(crate) fn at_one_port(mut self) -> Self {
         let free = std::net::TcpListener::bind(&self.listen).unwrap();
         self.listen = free.local_addr().unwrap().to_string();
         self
     }
 
-    /// The folder that the configuration will be in.
+    /// The directory of the configuration.
     pub(crate) fn folder(&self) -> &Path {
         self.dir.path()
     }
 
-    /// One more configuration file, which is there already.
+    /// Adds another, existing configuration file.
     pub(crate) fn config(mut self, file: &Path) -> Self {
         self.extra.push(file.to_owned());
         self
@@ -92,24 +89,24 @@ impl Setup {
         self
     }
 
-    /// Adds a scripted stdio server of that name; `options` are its command line, `--name` is given already.
+    /// Adds a scripted stdio server of that name. `options` are its command-line options except `--name`.
     pub(crate) fn scripted(self, name: &str, options: &[&str]) -> Self {
         self.server(name, scripted(name, options))
     }
 
-    /// The whole of `toolwharf.toml`, instead of short times to stop.
+    /// Replaces the whole `toolwharf.toml`, including the short stop timeouts.
     pub(crate) fn settings(mut self, text: &str) -> Self {
         text.clone_into(&mut self.settings);
         self
     }
 
-    /// A variable of the gateway's own environment.
+    /// Sets an environment variable of the gateway.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// One more argument after the subcommand.
+    /// Adds an argument after the subcommand.
     pub(crate) fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
@@ -138,7 +135,7 @@ impl Setup {
         command
     }
 
-    /// Writes the files and starts `toolwharf serve`, without waiting for anything.
+    /// Writes the files and starts `toolwharf serve`, without waiting.
     pub(crate) fn spawn(self) -> (Process, TempDir) {
         (self.launch(), self.dir)
     }
@@ -152,14 +149,14 @@ impl Setup {
         Process::spawn(command)
     }
 
-    /// Runs `toolwharf serve`, which has to refuse to start, and gives what it says.
+    /// Runs `toolwharf serve`, which must refuse to start. Returns its stderr.
     pub(crate) async fn refused(self) -> String {
         let stderr = self.spawn_and_fail().await;
         assert!(!stderr.contains("toolwharf is at"), "{stderr}");
         stderr
     }
 
-    /// Runs `toolwharf serve`, which has to end by itself without success, and gives what it says.
+    /// Runs `toolwharf serve`, which must exit by itself with an error. Returns its stderr.
     pub(crate) async fn spawn_and_fail(self) -> String {
         let (mut process, _dir) = self.spawn();
         let status = process.ended(DEADLINE).await;
@@ -168,12 +165,12 @@ impl Setup {
         stderr
     }
 
-    /// Runs `toolwharf serve` until it is ready, which does not mean that its servers are.
+    /// Runs `toolwharf serve` until it is ready. Its servers may not be ready yet.
     pub(crate) async fn serve(self) -> Gateway {
         let mut process = self.launch();
         let url = process
             .announced(|line| {
-                // The whole line: it may come in pieces.
+                // Only the whole line: it may arrive in pieces.
                 let url = line
                     .strip_prefix("toolwharf is at ")?
                     .strip_suffix("/mcp")?;
@@ -192,8 +189,8 @@ impl Setup {
         gateway
     }
 
-    /// Runs `toolwharf serve` until all servers of its file are connected. A first request waits for them for ten seconds,
-    /// which can be too short on a machine that has other things to do.
+    /// Runs `toolwharf serve` until all servers of its file are connected. A first request waits for them at most ten
+    /// seconds, which can be too short on a busy machine.
     pub(crate) async fn connected(self) -> Gateway {
         let servers: Vec<String> = self.servers.keys().cloned().collect();
         let gateway = self.serve().await;
@@ -203,7 +200,7 @@ impl Setup {
         gateway
     }
 
-    /// Runs `toolwharf stdio`; the folder has to live as long as the client.
+    /// Runs `toolwharf stdio`. The directory must outlive the client.
     pub(crate) fn stdio(self) -> (StdioClient, TempDir) {
         let mut command = self.command("stdio");
         command
@@ -222,17 +219,17 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// A raw client of `/mcp`.
+    /// A raw client for `/mcp`.
     pub(crate) fn client(&self) -> RawClient {
         self.at("/mcp")
     }
 
-    /// A raw client of another path.
+    /// A raw client for another path.
     pub(crate) fn at(&self, path: &str) -> RawClient {
         RawClient::new(&format!("{}{path}", self.url))
     }
 
-    /// A client of the newest legacy revision, with its GET stream open.
+    /// A client of the newest legacy version, with an open GET stream.
     pub(crate) async fn legacy(&self) -> Peer {
         Peer::http(self.client(), LEGACY, peer::all_capabilities()).await
     }
@@ -242,67 +239,64 @@ impl Gateway {
         Peer::http(self.client(), peer::MODERN, peer::all_capabilities()).await
     }
 
-    /// The file with the servers.
     pub(crate) fn servers_file(&self) -> PathBuf {
         servers_file(self.setup.dir.path())
     }
 
-    /// The file with the settings.
     pub(crate) fn settings_file(&self) -> PathBuf {
         settings_file(self.setup.dir.path())
     }
 
-    /// The folder that all files are in.
+    /// The directory of all files.
     pub(crate) fn folder(&self) -> &Path {
         self.setup.dir.path()
     }
 
-    /// Changes the servers and writes the file, as an editor does that replaces it.
+    /// Changes the servers and replaces the file, as an editor does.
     pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Map<String, Value>)) {
         change(&mut self.setup.servers);
         write_servers(self.folder(), &self.setup.servers);
     }
 
-    /// Asks it to stop, waits until it has, and starts it again on all that it left.
+    /// Stops the gateway with SIGTERM and starts it again with the same data.
     pub(crate) async fn restarted(self) -> Self {
         self.restarted_after(Signal::TERM).await
     }
 
-    /// [`Gateway::restarted`] after an end of another kind.
+    /// Like [`Gateway::restarted`], with another signal.
     pub(crate) async fn restarted_after(mut self, signal: Signal) -> Self {
         self.process.signal(signal);
         self.process.wait(DEADLINE).await;
         self.again().await
     }
 
-    /// Starts this version on all that it left, for it has ended.
+    /// Starts the current version with the data of the stopped gateway.
     pub(crate) async fn upgraded(self) -> Self {
         self.setup.program(&Bin::path("toolwharf")).serve().await
     }
 
-    /// Starts it again on all that it left, for it has ended.
+    /// Starts the stopped gateway again with the same data.
     pub(crate) async fn again(self) -> Self {
         self.setup.serve().await
     }
 
-    /// Replaces the text of a configuration file in one step.
+    /// Replaces a configuration file atomically.
     pub(crate) fn replace(&self, file: &Path, text: &str) {
         replace(file, text);
     }
 
-    /// The administrator's token.
     pub(crate) fn token(&self) -> String {
         let file = self.setup.dir.path().join("data/admin-token");
         std::fs::read_to_string(file).unwrap().trim().to_owned()
     }
 
-    /// Everything that `/metrics` says.
+    /// Returns the text of `/metrics`.
     pub(crate) async fn metrics(&self) -> String {
         let reply = self.at("/metrics").get(&[]).await;
         reply.collect(DEADLINE).await.text()
     }
 
-    /// One number of `/metrics`, such as `server_up` of a server or `sessions` of none.
+    /// Returns one value of `/metrics`: per server, such as `server_up`, or without a server, such as `sessions`.
     pub(crate) async fn metric(&self, name: &str, server: Option<&str>) -> Option<u64> {
         let label = server.map_or_else(String::new, |server| format!("{{server=\"{server}\"}}"));
         let wanted = format!("toolwharf_{name}{label}");
@@ -321,7 +315,7 @@ impl Gateway {
         .await;
     }
 
-    /// Waits until the gateway has written this to its log.
+    /// Waits until the gateway has logged a line with `what`, and returns the line.
     pub(crate) async fn logged(&self, what: &str) -> String {
         let waiting = format!("{what:?} in the log");
         wait_for_some(&waiting, DEADLINE, async || {
@@ -332,18 +326,18 @@ impl Gateway {
         .await
     }
 
-    /// The most memory that the gateway itself ever had in use, in KiB.
+    /// The gateway's peak memory, in KiB.
     pub(crate) fn memory_peak(&self) -> u64 {
         memory(self.process.pid(), "VmHWM:")
     }
 
-    /// The most memory that ever was the gateway's alone, in KiB: without what of the program is in memory by now.
+    /// The gateway's peak private memory, in KiB: peak memory minus the file pages (program text) resident now.
     pub(crate) fn private_peak(&self) -> u64 {
         self.memory_peak() - memory(self.process.pid(), "RssFile:")
     }
 
-    /// The memory that is the gateway's alone now, private and anonymous, in KiB: without the program's text, which the
-    /// kernel keeps as it likes.
+    /// The gateway's current private memory (anonymous pages), in KiB. Program text is excluded, because the kernel
+    /// decides how much of it stays resident.
     pub(crate) fn memory_now(&self) -> u64 {
         private(self.process.pid())
     }
@@ -368,14 +362,14 @@ fn replace(file: &Path, text: &str) {
     std::fs::rename(&new, file).unwrap();
 }
 
-/// One field of a process's status, such as `VmRSS:`, in KiB.
+/// Returns one field of a process's status, such as `VmRSS:`, in KiB.
 pub(crate) fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The memory that is a process's alone, what was swapped out included, in KiB (proc(5), `smaps_rollup`).
+/// Returns the private memory of a process, including swapped pages, in KiB (proc(5), `smaps_rollup`).
 pub(crate) fn private(pid: u32) -> u64 {
     let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let number = |field: &str| -> u64 {
@@ -385,28 +379,28 @@ pub(crate) fn private(pid: u32) -> u64 {
     number("Pss_Anon:") + number("SwapPss:")
 }
 
-/// The entry of a scripted stdio server that names itself `name`.
+/// The entry of a scripted stdio server named `name`.
 pub(crate) fn scripted(name: &str, options: &[&str]) -> Value {
     let arguments: Vec<&str> = [&["--name", name], options].concat();
     json!({ "command": Bin::path("testkit-scripted"), "args": arguments })
 }
 
-/// An entry with Toolwharf's own options for it.
+/// Adds Toolwharf's options to an entry.
 pub(crate) fn with(mut entry: Value, options: Value) -> Value {
     entry["toolwharf"] = options;
     entry
 }
 
-/// The state letter of a process in /proc, such as `S` or `Z`; `None` if there is none of that id.
+/// Returns the state letter of a process in /proc, such as `S` or `Z`, or `None` if it does not exist.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Waits until nothing is left of these processes, not even a zombie of their parent's.
+/// Waits until these processes are gone, including zombies.
 ///
-/// Processes that were orphaned are reaped by whoever adopts them, which is not ours to judge: for them a
-/// zombie counts as gone if `orphans`.
+/// Orphans are reaped by the process that adopts them, which is outside our control. With `orphans`, a zombie counts as
+/// gone.
 pub(crate) async fn gone(pids: &[u32], orphans: bool, limit: Duration) {
     wait_for(&format!("the end of {pids:?}"), limit, async || {
         pids.iter().all(|pid| match process_state(*pid) {
@@ -417,12 +411,12 @@ pub(crate) async fn gone(pids: &[u32], orphans: bool, limit: Duration) {
     .await;
 }
 
-/// The ids of the tools of `tools/list`, in their order.
+/// Returns the tool names of `tools/list`, in order.
 pub(crate) async fn tools(peer: &mut Peer) -> Vec<String> {
     names(&mut *peer, "tools/list", "tools", "name").await
 }
 
-/// One member of each item of a list.
+/// Returns one member of each item of a list.
 pub(crate) async fn names(peer: &mut Peer, method: &str, list: &str, member: &str) -> Vec<String> {
     let outcome = peer.request(method, json!({})).await;
     let items = outcome.result()[list]

@@ -1,4 +1,4 @@
-//! Third parties' servers as tests start them. `cargo xtask setup` installs them under `.work`.
+//! Third-party servers for tests. `cargo xtask setup` installs them under `.work`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Process, conformance::node_modules, wait_for};
 use tokio::net::TcpListener;
 
-/// What `cargo xtask setup` made.
+/// Asserts that a file installed by `cargo xtask setup` exists.
 fn installed(path: PathBuf) -> PathBuf {
     assert!(
         path.exists(),
@@ -26,7 +26,7 @@ pub(crate) fn npm(script: &str, arguments: &[&str]) -> Value {
 
 pub(crate) const EVERYTHING: &str = "server-everything/dist/index.js";
 
-/// The folder of Python's packages.
+/// The directory of the Python packages.
 pub(crate) fn venv() -> PathBuf {
     let work = node_modules();
     let work = work.parent().expect("it is in a folder");
@@ -38,21 +38,21 @@ pub(crate) fn python(server: &str, arguments: &[&str]) -> Value {
     json!({ "command": program, "args": arguments })
 }
 
-/// A port that nobody listens on: asked of the kernel and given back, for servers that cannot take port 0 and
-/// say which they got.
+/// Returns a free port, for servers that cannot listen on port 0 and report the chosen port. The kernel assigns it and
+/// it is released again.
 pub(crate) async fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("an address").port()
 }
 
-/// server-everything serving a port of its own.
+/// Starts server-everything on a free port.
 pub(crate) async fn everything_at(transport: &str, path: &str) -> (Process, String) {
     let port = free_port().await;
     let process = everything_on(port, transport).await;
     (process, format!("http://127.0.0.1:{port}{path}"))
 }
 
-/// server-everything serving this port.
+/// Starts server-everything on this port.
 pub(crate) async fn everything_on(port: u16, transport: &str) -> Process {
     let modules = node_modules();
     let mut command = tokio::process::Command::new(modules.join("node/bin/node"));
@@ -72,7 +72,7 @@ pub(crate) async fn everything_on(port: u16, transport: &str) -> Process {
     process
 }
 
-/// Everything that a result says, as one text.
+/// Returns all texts of a result, joined.
 pub(crate) fn said(result: &Value) -> String {
     let content = result["content"].as_array();
     let texts = content

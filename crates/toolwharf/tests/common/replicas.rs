@@ -1,4 +1,4 @@
-//! Several gateways of one installation, and a plain balancer before them.
+//! Several gateways of one installation, with a simple load balancer in front of them.
 
 use std::{
     fs,
@@ -12,7 +12,8 @@ use testkit::{DEADLINE, Process, RawClient, wait_for};
 use super::{Gateway, Setup};
 
 impl Setup {
-    /// One of several on the Postgres of this URL, with the same master key and the first one's administrator.
+    /// Configures a replica on the Postgres at `url`, with a shared master key and the first replica's administrator
+    /// token.
     pub(crate) fn of_replica(self, url: &str, first: Option<&Gateway>) -> Self {
         let setup = self
             .env("TOOLWHARF_DATABASE_URL", url)
@@ -26,10 +27,10 @@ impl Setup {
     }
 }
 
-/// nginx: each request goes to the next replica that accepts connections; one whose replica dies is answered with 502.
+/// nginx. Each request goes to the next replica that accepts connections. A request whose replica dies gets 502.
 ///
-/// Not HAProxy: when a server dies it closes the client's connection without an answer, unless the request was the first on
-/// it, and clients that do not expect that end.
+/// Not HAProxy: when a server dies, it closes the client's connection without a response unless the request was the
+/// first on that connection, and clients do not expect that.
 pub(crate) struct Balancer {
     pub(crate) url: String,
     _process: Process,
@@ -41,7 +42,7 @@ impl Balancer {
         Self::at(Self::free(), replicas).await
     }
 
-    /// An address that one can listen at.
+    /// Returns a free local address.
     pub(crate) fn free() -> SocketAddr {
         let port = TcpListener::bind("127.0.0.1:0").unwrap();
         port.local_addr().unwrap()

@@ -1,4 +1,5 @@
-//! A session of a browser without a browser: what the console's page has, and the script of the page that signs in does.
+//! A browser session without a browser: it has what a console page has, and does what the script of the sign-in page
+//! does.
 
 use serde_json::Value;
 use testkit::{DEADLINE, RawClient, Reply, form_token};
@@ -6,22 +7,21 @@ use testkit::{DEADLINE, RawClient, Reply, form_token};
 use super::Gateway;
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
-/// The header that a page of the console sends its secret in.
+/// The header in which a console page sends its secret.
 pub(crate) const PAGE_SECRET: &str = "toolwharf-session";
 
-/// What a browser that signed in has.
+/// The credentials of a signed-in browser.
 #[derive(Clone)]
 pub(crate) struct Session {
-    /// `name=value`.
     pub(crate) cookie: String,
     pub(crate) secret: String,
 }
 
 impl Session {
-    /// Of the answer that opened it.
+    /// Extracts the session from the response that opened it.
     ///
     /// # Panics
-    /// If the answer is another one.
+    /// If the response opens no session.
     pub(crate) fn of(reply: &Reply) -> Self {
         let set = reply.header("set-cookie");
         let set = set.unwrap_or_else(|| panic!("{}: {}", reply.status, reply.text()));
@@ -43,25 +43,25 @@ impl Session {
         [("cookie", &self.cookie), (PAGE_SECRET, &self.secret)]
     }
 
-    /// Asks as a page does that reads.
+    /// Sends a GET request as a console page does.
     pub(crate) async fn get(&self, client: RawClient) -> Reply {
         let answer = client.send(http::Method::GET, &self.headers(), "").await;
         answer.collect(DEADLINE).await
     }
 }
 
-/// The form token of a page of this gateway.
+/// Returns the form token of one of this gateway's pages.
 pub(crate) async fn token(client: RawClient) -> String {
     let page = client.get(&[]).await.collect(DEADLINE).await;
     form_token(&page.text()).unwrap_or_default()
 }
 
-/// Posts a form of `/sign-in`, with its token, as a page of that origin.
+/// Posts a form to `/sign-in`, with its token, from a page of that origin.
 pub(crate) async fn enter(gateway: &Gateway, fields: &str, origin: &str) -> Reply {
     post(gateway, "/sign-in", fields, origin).await
 }
 
-/// The same to another place of the page.
+/// Posts a form to another path of the sign-in page.
 pub(crate) async fn post(gateway: &Gateway, path: &str, fields: &str, origin: &str) -> Reply {
     let token = token(gateway.at("/sign-in")).await;
     let body = format!("{fields}&form={token}");
@@ -69,7 +69,7 @@ pub(crate) async fn post(gateway: &Gateway, path: &str, fields: &str, origin: &s
     gateway.at(path).post_with(&headers, body).await
 }
 
-/// Begins a sign-in at an issuer: where the browser has to go, and what its tab keeps.
+/// Starts a sign-in at an issuer. Returns the redirect target and what the browser tab keeps.
 pub(crate) async fn begin(gateway: &Gateway, issuer: &str, origin: &str) -> (String, String) {
     let path = format!("/sign-in/with/{issuer}");
     let reply = post(gateway, &path, "next=//evil.example", origin).await;
@@ -80,7 +80,7 @@ pub(crate) async fn begin(gateway: &Gateway, issuer: &str, origin: &str) -> (Str
     (text("url"), text("browser"))
 }
 
-/// Posts what an issuer sent the browser back with, as the page of the redirect does.
+/// Posts the issuer's response parameters, as the redirect page does.
 pub(crate) async fn come_back(
     gateway: &Gateway,
     redirect: &str,

@@ -1,8 +1,9 @@
 //! The console in a real browser, on the real binary with real servers: C01 to C14.
 //!
-//! The steps in the browser are in `web/tests`, one file for each test, run by Node with Playwright; the gateways that they run on are here.
+//! The browser steps are in `web/tests`, one file per test, run by Node with Playwright. The gateways they use are set
+//! up here.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -30,10 +31,11 @@ fn web() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web")
 }
 
-/// Runs a test of `web/tests` against the gateway.
+/// Runs a test of `web/tests` against the gateway. If `TOOLWHARF_PICTURES` names a directory, screenshots are written
+/// to it.
 ///
 /// # Panics
-/// If it fails; where `TOOLWHARF_PICTURES` names a folder, its pages are there as pictures.
+/// If the test fails.
 async fn browse(gateway: &Gateway, test: &str) {
     browse_with(gateway, test, &[]).await;
 }
@@ -69,7 +71,7 @@ async fn browse_with(gateway: &Gateway, test: &str, env: &[(&str, &str)]) {
     eprintln!("{said}");
 }
 
-/// With `toolwharf` on it, as whoever pastes a command has it.
+/// A `PATH` with `toolwharf` on it, for commands that a user would paste.
 fn path() -> String {
     let folder = Bin::path("toolwharf");
     let folder = folder.parent().unwrap().display().to_string();
@@ -136,7 +138,7 @@ async fn c05_calls_are_filtered_opened_and_replayed() {
     browse(&gateway, "c05").await;
 }
 
-/// 500 servers with 5,000 tools, or a tenth of that where time is short. A million calls are `scenarios_store`'s.
+/// 500 servers with 5,000 tools, or a tenth of that in a short run. A million calls are tested in `scenarios_store`.
 #[tokio::test]
 async fn c05_many_servers_and_tools_stay_fast() {
     let count = if testkit::soak() { 500 } else { 50 };
@@ -222,7 +224,7 @@ async fn c09_projects_keys_secrets_and_products_come_and_go() {
     browse(&gateway, "c09").await;
 }
 
-/// A newcomer's way through the pages; with `TOOLWHARF_WALK` set to a folder, its pictures are there.
+/// A newcomer's way through the pages. If `TOOLWHARF_WALK` names a directory, screenshots are written to it.
 #[tokio::test]
 async fn c01_a_newcomer_calls_a_tool_installs_a_server_and_connects_a_client() {
     let uv = venv().join("bin");
@@ -239,7 +241,7 @@ async fn c01_a_newcomer_calls_a_tool_installs_a_server_and_connects_a_client() {
     browse(&gateway, "c01-walk").await;
 }
 
-/// A server whose every word is an attack.
+/// A server whose every text is an attack.
 #[tokio::test]
 async fn c11_hostile_text_stays_text() {
     let setup = Setup::new();
@@ -278,7 +280,7 @@ async fn c11_hostile_text_stays_text() {
     browse(&gateway, "c11").await;
 }
 
-/// Apps that try to get out of their sandbox: a listener of ours on loopback, which they even declare, is asked nothing.
+/// Apps that try to leave their sandbox. Our loopback listener, which they even declare, receives no request.
 #[tokio::test]
 async fn c11_hostile_apps_stay_framed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -292,7 +294,7 @@ async fn c11_hostile_apps_stay_framed() {
             let heads = heads.clone();
             visitors.spawn(async move {
                 let mut head = [0; 200];
-                // Chromium connects before it finds that it may not ask, and says nothing.
+                // Chromium connects before it checks the policy, and then sends nothing.
                 if let Ok(read @ 1..) = visitor.read(&mut head).await {
                     let head = String::from_utf8_lossy(&head[..read]).into_owned();
                     heads.lock().unwrap().push(head);
@@ -361,7 +363,7 @@ async fn c11_hostile_apps_stay_framed() {
 
 #[tokio::test]
 async fn c10_a_log_of_ten_thousand_lines_a_second_stays_smooth() {
-    // Ten thousand lines in each second, and a server that answers meanwhile.
+    // Ten thousand log lines per second from a server that keeps answering.
     let server = Bin::path("testkit-scripted");
     let script = format!(
         "(n=0; while :; do seq -f 'line %.0f of what it has to say' $n $((n + 999)) >&2; n=$((n + 1000)); sleep 0.1; done) & exec {} --name chatty",
@@ -443,7 +445,7 @@ async fn c09_a_servers_sign_in_is_shown_ended_and_begun() {
     let rest = gateway
         .at("/api/v1/mcp/servers/files")
         .with("authorization", &bearer);
-    // Before the server has refused a request it has not said which scopes it wants.
+    // The required scopes are unknown until the server has refused a request.
     wait_for("the refusal", DEADLINE, async || {
         let told = rest.get(&[]).await.collect(DEADLINE).await;
         told.text().contains("needs_login")
@@ -492,7 +494,7 @@ async fn c09_an_entry_of_each_place_is_changed_as_a_form_and_as_json() {
     browse(&gateway, "c09-entries").await;
 }
 
-/// The agent calls a tool whose definition has changed: the chat shows the change, and goes on once somebody approved it.
+/// The agent calls a tool whose definition has changed. The chat shows the change and continues after approval.
 #[tokio::test]
 async fn c14_a_tool_that_is_kept_back_is_approved_in_the_chat() {
     let llm = Llm::start(&turns(&[

@@ -1,4 +1,4 @@
-//! How the console is served: its policy, its files, its size.
+//! How the console is served: its policy, files and size.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,8 +9,8 @@ use flate2::{Compression, write::GzEncoder};
 
 use crate::common::Setup;
 
-/// The bound of the first page, compressed, with its styles and without fonts, in bytes.
-const FIRST_LOAD: usize = 250_000;
+/// Limit for the first page, compressed, with its styles and without fonts, in bytes.
+const MAX_FIRST_LOAD_BYTES: usize = 250_000;
 
 #[tokio::test]
 async fn the_page_is_the_same_at_all_of_its_paths_with_a_nonce_of_its_own() {
@@ -40,7 +40,7 @@ async fn the_page_is_the_same_at_all_of_its_paths_with_a_nonce_of_its_own() {
         assert!(nonces.insert(nonce.to_owned()), "{nonce} comes twice");
         assert_eq!(reply.header("cache-control"), Some("no-store"));
     }
-    // A path that is not the console's is still not found.
+    // A path outside the console is still not found.
     for path in ["/nothing", "/assets/nothing.js", "/serverss"] {
         assert_eq!(gateway.at(path).get(&[]).await.status, 404, "{path}");
     }
@@ -75,7 +75,7 @@ async fn files_are_compressed_and_kept_by_browsers() {
     assert_eq!(again.status, 304);
 }
 
-/// Everything that the page names, and the page that it opens first.
+/// The size of everything that the page references, plus the page that opens first.
 #[test]
 fn the_first_load_is_small() {
     let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/dist");
@@ -100,12 +100,12 @@ fn the_first_load_is_small() {
     let total: usize = sizes.sum();
     eprintln!("{total} bytes in {} files", parts.len());
     assert!(
-        parts.len() > 3 && total <= FIRST_LOAD,
+        parts.len() > 3 && total <= MAX_FIRST_LOAD_BYTES,
         "{total} bytes: {parts:?}"
     );
 }
 
-/// The licences of what is in the bundle ask for their texts to go along.
+/// The licences of bundled packages require that their texts are distributed.
 #[tokio::test]
 async fn licences_of_packages_and_typefaces_are_served() {
     let gateway = Setup::new().serve().await;

@@ -1,10 +1,7 @@
-//! A gateway that is started again and again over the same folder and database.
+//! A gateway that is started repeatedly with the same directory and database.
 
-#![expect(dead_code, reason = "each test binary uses its own part of it")]
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(dead_code, reason = "each test binary uses only a part of it")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use std::path::PathBuf;
 
@@ -14,10 +11,10 @@ use tempfile::TempDir;
 use testkit::{Bin, DEADLINE, Process, RawClient, Reply, Streaming, postgres::Database, wait_for};
 use tokio::{process::Command, task::JoinSet};
 
-/// The modern revision of the protocol.
+/// The modern protocol version.
 const MODERN: &str = "2026-07-28";
 
-/// What outlives the gateway.
+/// The parts that outlive the gateway.
 pub(crate) struct Kept {
     pub(crate) dir: TempDir,
     pub(crate) database: Option<Database>,
@@ -47,7 +44,7 @@ impl Kept {
         }
     }
 
-    /// Sets a variable of the next starts, or removes it.
+    /// Sets or removes an environment variable for the next starts.
     pub(crate) fn set_env(&mut self, name: &str, value: Option<&str>) {
         self.env.retain(|(known, _)| known != name);
         if let Some(value) = value {
@@ -121,7 +118,7 @@ impl Kept {
         running
     }
 
-    /// Starts it, which it has to refuse; what it says.
+    /// Starts the gateway, which must refuse to start. Returns its stderr.
     pub(crate) async fn refused(&self) -> String {
         let mut process = self.spawn();
         let status = process.ended(DEADLINE).await;
@@ -131,7 +128,7 @@ impl Kept {
     }
 }
 
-/// A gateway at work.
+/// A running gateway.
 pub(crate) struct Running {
     pub(crate) process: Process,
     pub(crate) url: String,
@@ -143,18 +140,18 @@ impl Running {
         RawClient::new(&format!("{}{path}", self.url))
     }
 
-    /// The REST API, as the administrator sees it.
+    /// A client of the REST API with the administrator's token.
     pub(crate) fn admin(&self, path: &str) -> RawClient {
         self.raw(&format!("/api/v1{path}"))
             .with("authorization", &format!("Bearer {}", self.token))
     }
 
-    /// The answer of the REST API to the administrator.
+    /// Sends a REST request as the administrator and returns the response.
     pub(crate) async fn rest(&self, method: &str, path: &str, body: Value) -> Reply {
         self.try_rest(method, path, body).await.unwrap()
     }
 
-    /// The same of a gateway that may die meanwhile.
+    /// Like [`Running::rest`], for a gateway that may be killed in the meantime.
     pub(crate) async fn try_rest(
         &self,
         method: &str,
@@ -171,7 +168,7 @@ impl Running {
         collected(streaming).await
     }
 
-    /// What the REST API has to answer well.
+    /// Sends a REST request that must succeed.
     pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
         let reply = self.rest(method, path, body).await;
         let text = reply.text();
@@ -220,13 +217,13 @@ impl Running {
         self.try_mcp(project, method, params).await.unwrap()
     }
 
-    /// Kills it with -9 and waits for its end.
+    /// Kills the gateway with SIGKILL and waits for its exit.
     pub(crate) async fn kill(mut self) {
         self.process.signal(rustix::process::Signal::KILL);
         self.process.wait(DEADLINE).await;
     }
 
-    /// Ends it as a service manager does.
+    /// Stops the gateway as a service manager does.
     pub(crate) async fn stop(mut self) -> String {
         self.process.signal(rustix::process::Signal::TERM);
         let status = self.process.wait(DEADLINE).await;
@@ -235,7 +232,7 @@ impl Running {
     }
 }
 
-/// The whole answer, or why there is none: the gateway may have died.
+/// Returns the whole response, or an error if the gateway died.
 async fn collected(streaming: Streaming) -> Result<Reply, String> {
     let mut task = JoinSet::new();
     task.spawn(streaming.collect(DEADLINE));

@@ -1,7 +1,7 @@
-//! Chromium without a window, driven over the WebDriver protocol (<https://www.w3.org/TR/webdriver2/>).
+//! Headless Chromium, driven over the WebDriver protocol (<https://www.w3.org/TR/webdriver2/>).
 //!
-//! Only what the tests need. There are crates for this; the one that is light depends on a package under a licence that
-//! `deny.toml` does not take, and what is needed is a page of requests.
+//! It has only what the tests need, which is a few requests. The lightweight crates for this depend on a package whose
+//! licence `deny.toml` does not allow.
 
 use std::{path::Path, time::Duration};
 
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{DEADLINE, Process, RawClient, wait_for};
 
-const INSTALL: &str =
+const INSTALL_HINT: &str =
     "run: cargo xtask setup (or, as root: apt-get install -y chromium chromium-driver)";
-/// The name of an element in answers (WebDriver, section 12).
-const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// What the key `Enter` is in typed text (WebDriver, "Keyboard actions").
+/// The JSON key of an element's id (WebDriver, section 12).
+const ELEMENT_KEY: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// The code of the key `Enter` in typed text (WebDriver, "Keyboard actions").
 pub(crate) const ENTER: &str = "\u{e007}";
 
-/// A browser with one tab and a profile of its own. Dropping it ends it.
+/// A browser with one tab and a separate profile. Dropping it ends the browser.
 pub(crate) struct Browser {
     driver: RawClient,
-    /// The session's path.
+    /// The path of the WebDriver session.
     session: String,
     chromium: Option<Pid>,
     // Kept for their drops.
@@ -30,8 +30,10 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
+    /// Starts a browser.
+    ///
     /// # Panics
-    /// If Chromium or its driver is missing, with the command that installs them.
+    /// If Chromium or its driver is missing. The message gives the command that installs them.
     pub(crate) async fn open() -> Self {
         let driver = program("chromedriver");
         let chromium = program("chromium");
@@ -48,7 +50,7 @@ impl Browser {
         let driver = RawClient::new(&format!("http://127.0.0.1:{port}/"));
         let arguments = [
             "--headless",
-            // Tests run as root, where Chromium refuses to be in its sandbox.
+            // Tests run as root, where Chromium refuses to use its sandbox.
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
@@ -98,13 +100,13 @@ impl Browser {
         self.ask(Method::POST, "/url", &json!({ "url": url })).await;
     }
 
-    /// What the expression is in the page.
+    /// Evaluates an expression in the page.
     pub(crate) async fn eval(&self, expression: &str) -> Value {
         let script = json!({ "script": format!("return ({expression});"), "args": [] });
         self.ask(Method::POST, "/execute/sync", &script).await
     }
 
-    /// The texts of all elements of that selector.
+    /// Returns the texts of all elements that match the selector.
     pub(crate) async fn texts(&self, css: &str) -> Vec<String> {
         let all =
             format!("[...document.querySelectorAll({css:?})].map((one) => one.textContent.trim())");
@@ -115,7 +117,7 @@ impl Browser {
     /// Waits until the expression is true in the page.
     ///
     /// # Panics
-    /// After [`DEADLINE`], with what the page says.
+    /// After [`DEADLINE`], with the text of the page.
     pub(crate) async fn wait(&self, expression: &str) {
         let waited = wait_for(expression, DEADLINE, async || {
             self.eval(&format!("Boolean({expression})")).await == true
@@ -123,30 +125,30 @@ impl Browser {
         let late = tokio::time::timeout(DEADLINE - Duration::from_secs(1), waited).await;
         if late.is_err() {
             let page = self.eval("document.body.innerText").await;
-            panic!("waited in vain for {expression}; the page says: {page}");
+            panic!("timed out waiting for {expression}; the page: {page}");
         }
     }
 
     async fn element(&self, css: &str) -> String {
         let asked = json!({ "using": "css selector", "value": css });
         let found = self.ask(Method::POST, "/element", &asked).await;
-        found[ELEMENT].as_str().expect("an element").to_owned()
+        found[ELEMENT_KEY].as_str().expect("an element").to_owned()
     }
 
-    /// Clicks where a person would: on what covers it, if something does, which is an error.
+    /// Clicks an element as a user would. It is an error if another element covers it.
     pub(crate) async fn click(&self, css: &str) {
         let path = format!("/element/{}/click", self.element(css).await);
         self.ask(Method::POST, &path, &json!({})).await;
     }
 
-    /// Types into what may be typed into.
+    /// Types into an input element.
     pub(crate) async fn type_into(&self, css: &str, text: &str) {
         let path = format!("/element/{}/value", self.element(css).await);
         self.ask(Method::POST, &path, &json!({ "text": text }))
             .await;
     }
 
-    /// What scripts and the browser complained about since the last time.
+    /// Returns errors of scripts and of the browser since the last call.
     pub(crate) async fn complaints(&self) -> Vec<String> {
         let log = self
             .ask(Method::POST, "/se/log", &json!({ "type": "browser" }))
@@ -157,7 +159,7 @@ impl Browser {
             .collect()
     }
 
-    /// Ends it the way that it likes.
+    /// Quits the browser gracefully.
     pub(crate) async fn quit(mut self) {
         self.ask(Method::DELETE, "", &Value::Null).await;
         self.chromium = None;
@@ -167,7 +169,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         if let Some(pid) = self.chromium {
-            // An error means that it is gone.
+            // An error means that the process has exited.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
@@ -190,11 +192,11 @@ async fn value(driver: &RawClient, method: Method, path: &str, body: &Value) -> 
     told["value"].take()
 }
 
-/// A program of the `PATH`.
+/// Finds a program in the `PATH`.
 fn program(name: &str) -> std::path::PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .map(|folder| folder.join(name))
         .find(|file| Path::is_file(file));
-    found.unwrap_or_else(|| panic!("{name} is not on the PATH; {INSTALL}"))
+    found.unwrap_or_else(|| panic!("{name} is not on the PATH; {INSTALL_HINT}"))
 }

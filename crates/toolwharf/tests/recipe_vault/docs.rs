@@ -1,4 +1,4 @@
-//! The page of the REST API: it shows the operations, and asks nothing from anybody else.
+//! The REST API documentation page: it shows the operations, and loads nothing from other hosts.
 
 use crate::{browser::Browser, common::Setup};
 
@@ -14,12 +14,10 @@ async fn the_page_of_the_api_shows_operations_and_asks_only_the_gateway() {
         .await;
     let says = |text: &str| format!("document.body.innerText.includes({text:?})");
     browser
-        .wait(&says("What it is declared to be, and its state"))
+        .wait(&says("Returns the declaration and the state"))
         .await;
-    // A parameter with its description, and the example of the answer.
-    browser
-        .wait(&says("or its name if only one server has it"))
-        .await;
+    // A parameter with its description, and an example of the response.
+    browser.wait(&says("or its name if it is unique")).await;
     browser.wait(&says("notes-server")).await;
 
     let asked = browser
@@ -31,7 +29,7 @@ async fn the_page_of_the_api_shows_operations_and_asks_only_the_gateway() {
     }
     let elsewhere = |url: &&String| !url.starts_with(&gateway.url) && !url.starts_with("data:");
     assert_eq!(asked.iter().find(elsewhere), None);
-    // What the policy refuses is told here, after Scalar's name and version.
+    // Policy violations are logged here, after Scalar's name and version.
     let complaints = browser.complaints().await;
     let complaint = complaints
         .iter()

@@ -1,4 +1,5 @@
-//! The recipe application of `examples/recipe-vault`, as its page has it started, and the pages of the gateway in a browser.
+//! The example application `examples/recipe-vault`, started as its documentation says, and the gateway's pages in a
+//! browser.
 
 mod browser;
 mod docs;

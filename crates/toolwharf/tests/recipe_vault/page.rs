@@ -1,4 +1,4 @@
-//! The chat page itself: who may have it, how it asks for a key, how a turn is stopped.
+//! The chat page: access to it, how it asks for a key, and how a turn is stopped.
 
 use serde_json::json;
 use testkit::{
@@ -46,7 +46,7 @@ async fn the_page_needs_no_key_and_runs_only_what_is_served_with_it() {
         }
         assert!(!policy.contains("unsafe"), "{policy}");
         assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
-        // Nor does it ask for anything else.
+        // The page loads nothing else either.
         let text = reply.text().replace("http://www.w3.org/2000/svg", "");
         for word in [
             " style=",
@@ -111,7 +111,7 @@ async fn a_key_signs_the_page_in_and_a_turn_can_be_stopped() {
     slow["reply"]["blocks"][0]["deltas"] = 200.into();
     let llm = Llm::start(&turns(&[slow, says("Back again.")])).await;
     let gateway = gateway(&llm).await;
-    // A key for nothing but this project's tools and chat.
+    // A key for this project's tools and chat only.
     let api = gateway.at("/api/v1/keys?project=home");
     let api = api.with("authorization", &format!("Bearer {}", gateway.token()));
     let made = api.post(r#"{"name":"kitchen","role":"call"}"#).await;
@@ -127,7 +127,7 @@ async fn a_key_signs_the_page_in_and_a_turn_can_be_stopped() {
         .type_into("#key", &format!("twh_wrong{ENTER}"))
         .await;
     browser
-        .wait("document.body.innerText.includes('opens nothing')")
+        .wait("document.body.innerText.includes('unknown, revoked or expired')")
         .await;
     browser.type_into("#key", &format!("{key}{ENTER}")).await;
     browser.wait("document.querySelector('#message')").await;

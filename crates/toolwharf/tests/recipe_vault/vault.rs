@@ -1,8 +1,8 @@
 //! The scenarios R01, R02 and R04 with the example's own files.
 //!
-//! What `cargo xtask recipes` runs is run here: `toolwharf serve` with `mcp.json`, `toolwharf.toml` and `prompt.md` of the
-//! example, the recipe server, and the fetch server through `uvx`. They are copied, because two things are other here: the
-//! model is the scripted one (`base_url`), and the fetch server may read a site on this machine.
+//! This runs what `cargo xtask recipes` runs: `toolwharf serve` with the example's `mcp.json`, `toolwharf.toml` and
+//! `prompt.md`, the recipe server, and the fetch server through `uvx`. The files are copied, because two things differ
+//! here: the model is scripted (`base_url`), and the fetch server may read a local web site.
 
 use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
@@ -21,16 +21,16 @@ use tokio::process::Command;
 
 use crate::browser::{Browser, ENTER};
 
-/// The most that all of it may take, in KiB (R04).
-const MEMORY: u64 = 256 << 10;
-/// What it is meant to take.
-const GOAL: u64 = 200 << 10;
+/// Memory limit for all processes, in KiB (R04).
+const MAX_MEMORY_KIB: u64 = 256 << 10;
+/// The target, in KiB.
+const TARGET_MEMORY_KIB: u64 = 200 << 10;
 
 const TITLE: &str = "Leek soup <img src=x onerror=\"document.title='owned'\">";
 const INGREDIENT: &str = "3 leeks <script>document.title='owned'</script>";
 const STEP: &str = "Cook <b onmouseover=alert(1)>gently</b>.";
 
-/// The application at work.
+/// The running application.
 pub(crate) struct Vault {
     pub(crate) process: Process,
     pub(crate) url: String,
@@ -38,12 +38,12 @@ pub(crate) struct Vault {
 }
 
 impl Vault {
-    /// Starts it, and waits for its servers.
+    /// Starts it and waits for its servers.
     pub(crate) async fn start(llm: &Llm) -> Self {
         let (folder, work) = copy(llm);
         let at = |name: &str| folder.path().join(name);
         let toolwharf = Bin::path("toolwharf");
-        // Panics here if it is not built, and not as a server that does not come up.
+        // Panics here if the binary is missing, instead of failing later as a server that does not start.
         Bin::path("toolwharf-example-recipes");
         let bin = toolwharf.parent().expect("it is in a folder");
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -88,12 +88,11 @@ impl Vault {
         this
     }
 
-    /// A client of that path, without a key.
+    /// A client for that path, without a key.
     pub(crate) fn at(&self, path: &str) -> RawClient {
         RawClient::new(&format!("{}{path}", self.url))
     }
 
-    /// The administrator's key.
     pub(crate) fn key(&self) -> String {
         let file = self.folder.path().join("data/admin-token");
         let key = fs::read_to_string(file).expect("a key");
@@ -111,7 +110,7 @@ impl Vault {
         reply.collect(DEADLINE).await
     }
 
-    /// The title and the source of each recipe in the file.
+    /// The title and source of each recipe in the database.
     async fn stored(&self) -> Vec<(String, Option<String>)> {
         let file = self.folder.path().join("data/recipes.db");
         let options = SqliteConnectOptions::new().filename(file).read_only(true);
@@ -125,7 +124,7 @@ impl Vault {
     }
 }
 
-/// A copy of the example whose model is this one, and the folder of what is installed.
+/// Copies the example, with this model. Returns the copy and the directory of installed tools.
 fn copy(llm: &Llm) -> (TempDir, PathBuf) {
     let example = example();
     let folder = tempfile::Builder::new().prefix("recipes-").tempdir();
@@ -144,7 +143,7 @@ fn copy(llm: &Llm) -> (TempDir, PathBuf) {
     assert!(settings.contains(&url), "{settings}");
     fs::write(at("toolwharf.toml"), settings).expect("written");
     fs::write(at("prompt.md"), read("prompt.md")).expect("written");
-    // What the command installs at its first run.
+    // The tools that the command would install at its first run.
     let work = node_modules();
     let work = work.parent().expect("it is in a folder");
     let tools = work.join("tools");
@@ -180,7 +179,7 @@ fn recipe(url: &str) -> Value {
     })
 }
 
-/// What a model does with a recipe's URL.
+/// The model's turns for a recipe URL.
 fn script(url: &str) -> Value {
     let page = json!({ "tool_results": [{ "contains": "3 leeks", "is_error": false }] });
     let stored = json!({ "tool_results": [{ "contains": "Leek soup", "is_error": false }] });
@@ -219,7 +218,7 @@ async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_c
         "fetch",
         "get_recipe",
         "list_recipes",
-        // The agent's own, with which a model reads on in what was too long.
+        // The agent's own tool, with which a model continues reading a truncated result.
         "read_result",
         "update_recipe",
     ];
@@ -227,8 +226,8 @@ async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_c
     assert_eq!(tools.len(), expected.len());
 }
 
-/// `cargo xtask recipes` itself, save for the building, which whoever runs this has done: the link that it prints opens
-/// the page, the key in it talks to the agent, and Ctrl-C ends all of it.
+/// `cargo xtask recipes` itself, without the build, which is done already: the printed link opens the page, the key in
+/// it reaches the agent, and Ctrl-C ends everything.
 #[tokio::test]
 async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
     let llm = Llm::start(&turns(&[says("Hello.")])).await;
@@ -241,7 +240,7 @@ async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
     );
     fs::write(&cargo, stub).expect("written");
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("executable");
-    // Free a moment ago.
+    // A port that was just free.
     let address = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .expect("an address");
@@ -271,7 +270,7 @@ async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
         })
         .await;
     assert_eq!(link.0, format!("http://{address}"));
-    let asked = fs::read_to_string(&built).expect("it has things built");
+    let asked = fs::read_to_string(&built).expect("it runs a build");
     let packages = "build --package=toolwharf --package=recipe-vault";
     assert!(asked.starts_with(packages), "{asked}");
     let page = RawClient::new(&format!("{}/chat", link.0));
@@ -305,7 +304,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     browser
         .wait("document.querySelectorAll('#servers li').length === 2")
         .await;
-    // The key has left the address bar.
+    // The key has been removed from the address bar.
     assert_eq!(
         browser.eval("location.href").await,
         format!("{}/chat", vault.url)
@@ -317,7 +316,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
         .wait("document.querySelector('.recipe') && document.querySelector('#send')")
         .await;
 
-    // Whatever the page's author wrote is text.
+    // All content from the web page is shown as text.
     assert_eq!(browser.texts(".recipe h2").await, [TITLE]);
     assert_eq!(
         browser.texts(".recipe .ingredients li").await,
@@ -336,7 +335,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
             "Serves4"
         ]
     );
-    // The recipe's page is on this computer, so its link asks before it opens and is no plain link.
+    // The recipe's page is on this computer, so its link is a button that asks before it opens the page.
     let link = "[document.querySelectorAll('.recipe a').length, document.querySelector('.recipe [role=link]')?.tagName]";
     assert_eq!(browser.eval(link).await, json!([0, "BUTTON"]));
     assert_eq!(
@@ -354,7 +353,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
         [(TITLE.to_owned(), Some(url.clone()))]
     );
 
-    // The conversation is kept: loaded again, it shows the same card.
+    // The conversation is kept: after a reload the same card is shown.
     browser.go("about:blank").await;
     browser.go(&format!("{}/chat", vault.url)).await;
     browser
@@ -365,7 +364,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     assert_eq!(browser.texts(".recipe h2").await, [TITLE]);
     assert_eq!(browser.texts(".mine").await, [format!("Keep {url}")]);
 
-    // And goes on. What a model says and shows by itself is as harmless.
+    // The conversation continues. Text and cards from the model are equally harmless.
     let mut bad = recipe("javascript:document.title='owned'");
     bad["tags"] = json!(["<i>tag</i>"]);
     bad["notes"] = "<svg onload=\"document.title='owned'\">".into();
@@ -397,7 +396,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     );
     harmless(&browser).await;
 
-    // It can be deleted, after a question.
+    // The conversation can be deleted, after a confirmation.
     browser.click("#list .icon").await;
     browser.click("[role=dialog] button.text-bad").await;
     browser
@@ -409,13 +408,13 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
         "{}",
         left.text()
     );
-    // Not even a policy was broken.
+    // No policy was violated either.
     let complaints = browser.complaints().await;
     assert!(complaints.is_empty(), "{complaints:?}");
     browser.quit().await;
 }
 
-/// Nothing that was said has become anything but text and links of the web.
+/// Asserts that all content stayed text, or links to web pages.
 async fn harmless(browser: &Browser) {
     assert_eq!(
         browser.eval("document.title").await,
@@ -451,17 +450,17 @@ async fn r04_the_whole_of_it_fits_into_a_small_home_server() {
     let [proportional, resident] = sums.map(|kib| kib / 1024);
     println!(
         "all: {proportional} MiB PSS, {resident} MiB RSS; the goal is {} MiB",
-        GOAL / 1024
+        TARGET_MEMORY_KIB / 1024
     );
-    // The kernel keeps 15 characters of a name.
+    // The kernel truncates process names to 15 characters.
     for name in ["toolwharf", "toolwharf-examp", "uv", "mcp-server-fetc"] {
         let is = |(_, found): &(u32, String)| found == name;
         assert!(tree.iter().any(is), "{name} is not among {tree:?}");
     }
-    assert!(sums[0] < MEMORY, "{proportional} MiB");
+    assert!(sums[0] < MAX_MEMORY_KIB, "{proportional} MiB");
 }
 
-/// The process and all that it and they started, with their names.
+/// Returns the process and its descendants, with their names.
 fn tree(root: u32) -> Vec<(u32, String)> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc") {
@@ -469,7 +468,7 @@ fn tree(root: u32) -> Vec<(u32, String)> {
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // `pid (name) state parent …`, where the name may hold anything; gone processes have none.
+        // `pid (name) state parent …`, where the name may contain anything. The file is missing if the process is gone.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
@@ -496,7 +495,7 @@ fn tree(root: u32) -> Vec<(u32, String)> {
     found
 }
 
-/// PSS and RSS in KiB (proc(5), `smaps_rollup`).
+/// Returns PSS and RSS in KiB (proc(5), `smaps_rollup`).
 fn memory(pid: u32) -> [u64; 2] {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("a living process");
     ["Pss:", "Rss:"].map(|field| {

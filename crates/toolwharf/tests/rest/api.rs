@@ -1,9 +1,6 @@
-//! Asking the REST API of a gateway under test.
+//! A client of the REST API of a gateway under test.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,14 +8,13 @@ use testkit::{DEADLINE, Reply, Streaming};
 
 use crate::common::Gateway;
 
-/// Somebody with a key, or without one.
+/// A caller with or without a key.
 pub(crate) struct Api<'g> {
     gateway: &'g Gateway,
     token: Option<String>,
 }
 
 impl<'g> Api<'g> {
-    /// The administrator.
     pub(crate) fn admin(gateway: &'g Gateway) -> Self {
         Self::with(gateway, &gateway.token())
     }
@@ -48,7 +44,7 @@ impl<'g> Api<'g> {
         answer.collect(DEADLINE).await
     }
 
-    /// [`Api::ask`] without waiting for the end of the answer.
+    /// Like [`Api::ask`], but returns before the end of the response.
     pub(crate) async fn open(
         &self,
         method: &str,
@@ -66,7 +62,7 @@ impl<'g> Api<'g> {
         client.send(method, &all, body).await
     }
 
-    /// Asks for something below `/api/v1` that has to work; its JSON, or null.
+    /// Sends a request below `/api/v1` that must succeed. Returns the JSON body, or null.
     pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
         let text = if body.is_null() {
             String::new()
@@ -94,7 +90,7 @@ impl<'g> Api<'g> {
         self.ok("PUT", path, body).await
     }
 
-    /// Asks for something that has to be refused; the problem.
+    /// Sends a request that must be refused. Returns the problem.
     pub(crate) async fn refused(&self, method: &str, path: &str, body: &str, status: u16) -> Value {
         let reply = self
             .ask(method, &format!("/api/v1{path}"), body.to_owned(), &[])
@@ -102,7 +98,7 @@ impl<'g> Api<'g> {
         problem(&reply, status)
     }
 
-    /// A new key of a project: its id and itself.
+    /// Creates a key of a project. Returns its id and the key.
     pub(crate) async fn key(&self, project: &str, role: &str) -> (String, String) {
         let path = format!("/keys?project={project}");
         let made = self
@@ -113,7 +109,7 @@ impl<'g> Api<'g> {
     }
 }
 
-/// The problem detail of a refusal.
+/// Returns the problem details of a refusal.
 pub(crate) fn problem(reply: &Reply, status: u16) -> Value {
     assert_eq!(reply.status, status, "{}", reply.text());
     assert_eq!(

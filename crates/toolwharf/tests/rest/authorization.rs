@@ -1,6 +1,6 @@
-//! Who may use which route: every route of the API with every kind of key, as the table of routes says.
+//! Authorization: every route of the API with every kind of key, compared with the route table.
 //!
-//! A route that has no row here fails the test, and so does a row without a route.
+//! A route without a row here fails the test, and so does a row without a route.
 
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,8 @@ use crate::common::{Setup, scripted};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, wait_for};
 
-/// A request that means something: method, route, path, body, and the status that it gets where it is allowed.
-/// `NEW` in a path is a key that was made for this one request, `MADE` a server, and `FRESH` the name of none.
+/// A meaningful request: method, route, path, body, and the status if it is allowed. In a path, `NEW` is a key created
+/// for this request, `MADE` a server, and `FRESH` an unused name.
 const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "", "", "", 200),
     ("GET", "/status", "/status", "", 200),
@@ -30,7 +30,7 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         200,
     ),
     ("GET", "/mcp/servers", "/mcp/servers", "", 200),
-    ("POST", "/mcp/servers", "/mcp/servers", HOSTED, 201),
+    ("POST", "/mcp/servers", "/mcp/servers", HOSTED_ENTRY, 201),
     (
         "PUT",
         "/mcp/servers/{id}",
@@ -335,19 +335,19 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("DELETE", "/projects/{project}", "/projects/a", "", 204),
 ];
 
-/// A hosted server of the project that is asked for.
-const HOSTED: &str = r#"{"name":"h","project":"a","command":"true","enabled":false}"#;
+/// A hosted server of the requested project.
+const HOSTED_ENTRY: &str = r#"{"name":"h","project":"a","command":"true","enabled":false}"#;
 
-/// For names that are given once.
+/// For unique names.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 const ROLES: [&str; 4] = ["read", "call", "manage", "admin"];
 
-/// Who asks.
+/// The caller of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     Nobody,
-    /// Of the project that is asked for.
+    /// A key of the requested project.
     Own(&'static str),
     Other(&'static str),
     Admin,
@@ -355,7 +355,7 @@ enum Caller {
     Expired,
 }
 
-/// Routes of what a project has, asked for with `?project=`.
+/// Routes of project resources, requested with `?project=`.
 const OF_PROJECTS: [&str; 10] = [
     "/mcp/servers/{id}",
     "/logins",
@@ -369,7 +369,7 @@ const OF_PROJECTS: [&str; 10] = [
     "/conversations",
 ];
 
-/// What comes of it.
+/// The expected outcome.
 #[derive(Debug, PartialEq, Eq)]
 enum Expected {
     Allowed,
@@ -389,7 +389,7 @@ fn expected(caller: Caller, route: &str, role: &str) -> Expected {
         Caller::Nobody | Caller::Revoked | Caller::Expired => Expected::Refused(401),
         Caller::Admin => Expected::Allowed,
         Caller::Own(own) if in_project && rank(own) >= rank(role) => Expected::Allowed,
-        // A list that shows each key what is its project's.
+        // This list shows each key the items of its project.
         Caller::Own(_) | Caller::Other(_) if route == "/mcp/servers" && role == "read" => {
             Expected::Allowed
         }
@@ -399,7 +399,7 @@ fn expected(caller: Caller, route: &str, role: &str) -> Expected {
     }
 }
 
-/// Makes everything that the rows are about.
+/// Creates everything that the rows refer to.
 async fn prepare(admin: &Api<'_>) {
     for project in ["a", "b"] {
         admin.put(&format!("/projects/{project}"), json!({})).await;
@@ -438,7 +438,7 @@ async fn send(
     let path = format!("/api/v1{path}");
     let answer = api.open(method, &path, (*body).to_owned(), &[]).await;
     if path.contains("/events?") && answer.is_event_stream() {
-        // It has no end.
+        // The stream has no end.
         return Reply {
             status: answer.status,
             headers: answer.headers,
@@ -474,7 +474,7 @@ async fn every_route_with_every_key() {
         assert!(rows.contains(route), "{route:?} needs a row");
     }
 
-    // Those who may not: nothing of it happens, whatever the row would do.
+    // Callers without permission: nothing happens, whatever the row would do.
     let mut tokens: Vec<(Caller, String)> = Vec::new();
     for role in &ROLES[..3] {
         tokens.push((Caller::Own(role), admin.key("a", role).await.1));
@@ -516,7 +516,7 @@ async fn every_route_with_every_key() {
             let said = problem(&reply, status);
             match status {
                 401 => assert_eq!(reply.header("www-authenticate"), Some("Bearer")),
-                // Exactly as if it did not exist.
+                // Identical to the response for something that does not exist.
                 404 => {
                     let none = problem(&send(api, &admin, row, "none").await, 404);
                     let none = none.to_string().replace("`none`", "`a`");
@@ -526,10 +526,14 @@ async fn every_route_with_every_key() {
             }
         }
     }
-    assert_eq!(file(), before, "nothing was changed by those who may not");
+    assert_eq!(
+        file(),
+        before,
+        "a caller without permission changed something"
+    );
     assert_eq!(own().await, project);
 
-    // Those who may: each of them the whole table, on what is as it was.
+    // Callers with permission: each runs the whole table, starting from the same state.
     callers.push((Caller::Admin, Api::admin(&gateway)));
     let mut allowed = 0;
     for (caller, api) in &callers {
@@ -575,7 +579,7 @@ async fn a_key_is_wanted_in_one_place_only_and_for_everything() {
             let said = problem(&reply, 401);
             assert!(!said.to_string().contains(&token), "{said}");
         }
-        // A token in the address would be in logs and histories.
+        // A token in the URL would end up in logs and histories.
         let path = format!("{path}?token={token}&access_token={token}");
         problem(&nobody.ask(method, &path, "{}", &[]).await, 401);
     }
@@ -599,7 +603,7 @@ async fn the_key_of_a_project_means_that_project_with_or_without_its_name() {
     }
     let made = own.ok("POST", "/keys", json!({"name": "k", "role": "call"}));
     assert_eq!(made.await["project"], "a");
-    // Without a project, an administrator sees all and makes administrators' keys.
+    // Without a project, an administrator sees all keys and creates administrator keys.
     let keys = admin.get("/keys").await;
     let of = |project: Value| {
         keys["keys"]
@@ -644,11 +648,11 @@ async fn a_key_for_all_projects_does_what_its_role_permits_in_each() {
         let made = own.ok("POST", &path, json!({"name": "k", "role": "call"}));
         assert_eq!(made.await["project"], project);
     }
-    // Nobody makes a key that may do more than they may.
+    // A key cannot create a key with more permissions than its own.
     own.refused("POST", "/keys", r#"{"name":"k"}"#, 403).await;
     own.refused("POST", "/keys", r#"{"name":"k","role":"admin"}"#, 403)
         .await;
-    // Nor takes one back.
+    // Nor can it revoke one.
     for _ in 0..2 {
         admin.ok("POST", "/keys", json!({"name": "admin"})).await;
     }

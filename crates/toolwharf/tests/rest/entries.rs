@@ -1,4 +1,4 @@
-//! Entries of servers as they are shown and changed, wherever they are declared.
+//! Showing and changing server entries, wherever they are declared.
 
 use serde_json::{Value, json};
 use testkit::Reply;
@@ -8,7 +8,7 @@ use crate::{
     common::{Setup, scripted},
 };
 
-const FILE: &str = "/api/v1/mcp/servers/notes/entry";
+const ENTRY_PATH: &str = "/api/v1/mcp/servers/notes/entry";
 
 async fn put(api: &Api<'_>, path: &str, entry: &Value, tag: &str) -> Reply {
     api.ask("PUT", path, entry.to_string(), &[("if-match", tag)])
@@ -27,7 +27,7 @@ async fn an_entry_of_the_file_is_changed_where_it_stands() {
     std::fs::write(&file, &text).expect("written");
     let api = Api::admin(&gateway);
 
-    let shown = api.ask("GET", FILE, "", &[]).await;
+    let shown = api.ask("GET", ENTRY_PATH, "", &[]).await;
     let tag = shown.header("etag").expect("a tag").to_owned();
     assert!(!shown.text().contains("sk-hidden"), "{}", shown.text());
     let shown: Value = serde_json::from_slice(&shown.body).expect("JSON");
@@ -38,7 +38,7 @@ async fn an_entry_of_the_file_is_changed_where_it_stands() {
     let mut entry = shown["entry"].clone();
     entry["env"]["MORE"] = "sk-hidden-2".into();
     entry["timeout"] = 5000.into();
-    let trial = format!("{FILE}?dry_run=true");
+    let trial = format!("{ENTRY_PATH}?dry_run=true");
     let told = put(&api, &trial, &entry, &tag).await;
     assert_eq!(told.status, 200, "{}", told.text());
     assert!(
@@ -49,7 +49,7 @@ async fn an_entry_of_the_file_is_changed_where_it_stands() {
     assert!(!told.text().contains("sk-hidden"), "{}", told.text());
     assert_eq!(std::fs::read_to_string(&file).expect("the file"), text);
 
-    let saved = put(&api, FILE, &entry, &tag).await;
+    let saved = put(&api, ENTRY_PATH, &entry, &tag).await;
     assert_eq!(saved.status, 200, "{}", saved.text());
     let now = std::fs::read_to_string(&file).expect("the file");
     for kept in [
@@ -65,8 +65,8 @@ async fn an_entry_of_the_file_is_changed_where_it_stands() {
     assert_eq!(std::fs::read_to_string(backup).expect("a copy"), text);
     assert_eq!(api.get("/mcp/servers/notes").await["call_timeout_ms"], 5000);
 
-    // Read before it was changed.
-    problem(&put(&api, FILE, &entry, &tag).await, 412);
+    // The tag is from before the change.
+    problem(&put(&api, ENTRY_PATH, &entry, &tag).await, 412);
     assert_eq!(std::fs::read_to_string(&file).expect("the file"), now);
 }
 
@@ -76,12 +76,12 @@ async fn what_is_wrong_with_an_entry_is_told_with_its_place() {
     let text = std::fs::read_to_string(gateway.servers_file()).expect("the file");
     let api = Api::admin(&gateway);
     let refused = async |entry: Value| {
-        let problem = problem(&put(&api, FILE, &entry, "*").await, 422);
+        let problem = problem(&put(&api, ENTRY_PATH, &entry, "*").await, 422);
         let errors = problem["errors"].as_array().expect("errors").clone();
         let pointers = errors.iter().map(|error| error["pointer"].clone());
         pointers.collect::<Vec<_>>()
     };
-    // The tag `*` is any.
+    // The tag `*` matches any version.
     let entry = json!({ "command": "c", "args": ["a", 1], "toolwharf": { "sandbox": { "memory": "much" }, "maxConcurrency": 0 } });
     let pointers = refused(entry).await;
     for pointer in ["/args/1", "/toolwharf/maxConcurrency", "/toolwharf/sandbox"] {
@@ -143,20 +143,20 @@ async fn entries_of_projects_and_registrations_are_changed_alike() {
     let trial = format!("{path}?dry_run=true");
     problem(&put(&api, &trial, &told["entry"], "*").await, 422);
 
-    // A project's key reaches its own only, and none of the configuration file.
+    // A project key reaches only its own entries, and none in the configuration file.
     let (_, token) = api.key("shop", "manage").await;
     let own = Api::with(&gateway, &token);
     problem(&own.ask("GET", &path, "", &[]).await, 404);
 }
 
-/// An entry with every kind of secret that a remote server has.
+/// An entry with every kind of secret that a remote server can have.
 fn secretive() -> Value {
     json!({ "url": "http://me:hidden-1@127.0.0.1:9/s/hidden1234567890abcd/mcp?token=hidden-2&n=1",
         "headers": { "X-Key": "hidden-3", "X-More": "${MORE}" }, "enabled": false,
         "login": { "mode": "none", "clientId": "me", "clientSecret": "hidden-4", "privateKey": "hidden-5" } })
 }
 
-/// The first event of a stream that speaks of this server.
+/// Returns the first event about this server.
 async fn told_in_events(api: &Api<'_>, server: &str) -> String {
     let mut stream = api.open("GET", "/api/v1/events", "", &[]).await;
     loop {
@@ -216,7 +216,7 @@ async fn no_answer_tells_a_secret_of_an_entry() {
     }
     let told = admin.get(&format!("/mcp/servers/{id}/entry")).await;
     assert!(!told.to_string().contains("hidden"), "{told}");
-    // Names are no secrets.
+    // Names are not secret.
     let told = manager.get(&put("web")).await;
     assert_eq!(told["config"]["headers"]["X-More"], "${MORE}");
     let target = told["target"].as_str().expect("a target");
@@ -258,7 +258,7 @@ async fn a_masked_value_is_sent_to_no_other_server() {
         let why = error["detail"].as_str().expect("a reason");
         assert!(why.contains("write the value again"), "{path}: {why}");
     }
-    // Another path of the same host is the same server.
+    // Another path on the same host counts as the same server.
     let mut near = moved.clone();
     near["url"] = "http://127.0.0.1:9/other".into();
     manager.put("/mcp/servers/web?project=shop", near).await;

@@ -1,4 +1,4 @@
-//! The stream of what happens, and calls that ask their caller something.
+//! The event stream, and calls that ask their caller for input.
 
 use crate::{
     api::Api,
@@ -7,7 +7,7 @@ use crate::{
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Event, Streaming};
 
-const STREAM: (&str, &str) = ("accept", "text/event-stream");
+const ACCEPT_STREAM: (&str, &str) = ("accept", "text/event-stream");
 
 async fn follow(api: &Api<'_>) -> Streaming {
     let stream = api.open("GET", "/api/v1/events", "", &[]).await;
@@ -16,7 +16,7 @@ async fn follow(api: &Api<'_>) -> Streaming {
     stream
 }
 
-/// The next event of that kind of which something holds.
+/// Returns the next event of that kind that satisfies `holds`.
 async fn until(stream: &mut Streaming, kind: &str, holds: impl Fn(&Value) -> bool) -> Value {
     loop {
         let event = stream.next_event(DEADLINE).await;
@@ -36,7 +36,7 @@ async fn what_happens_is_told_as_it_happens() {
     let first = until(&mut stream, "server", |_| true).await;
     assert_eq!(first, admin.get("/mcp/servers/one").await, "{first:#}");
 
-    // A call, and what it does to its server.
+    // A call, and its effect on the server.
     let call = json!({"method": "tools/call", "params": {"name": "crash", "arguments": {}}});
     let path = "/api/v1/mcp/servers/one/call";
     admin.ask("POST", path, call.to_string(), &[]).await;
@@ -47,7 +47,7 @@ async fn what_happens_is_told_as_it_happens() {
     let up = until(&mut stream, "server", again).await;
     assert!(up["last_crash"]["cause"].is_string(), "{up:#}");
 
-    // Tools that change, and what is declared.
+    // Changed tools, then an added and a removed server.
     let add =
         json!({"method": "tools/call", "params": {"name": "set_tools", "arguments": {"count": 3}}});
     admin.ask("POST", path, add.to_string(), &[]).await;
@@ -77,7 +77,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     let (id, token) = admin.key("a", "read").await;
     let reader = Api::with(&gateway, &token);
     let mut stream = follow(&reader).await;
-    // Calls of others come between what is told of its own.
+    // Calls of other projects come in between; the reader sees only its own.
     for project in ["b", "a"] {
         let call = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {}}});
         let path = format!("/api/v1/mcp/servers/own/call?project={project}");
@@ -96,10 +96,12 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     stream.closed(DEADLINE).await;
 }
 
-/// The events of a streamed call, and its end.
+/// Makes a streamed call. Returns its events and its final event.
 async fn streamed(api: &Api<'_>, body: &Value) -> (Vec<Event>, Event) {
     let path = "/api/v1/mcp/servers/one/call";
-    let reply = api.ask("POST", path, body.to_string(), &[STREAM]).await;
+    let reply = api
+        .ask("POST", path, body.to_string(), &[ACCEPT_STREAM])
+        .await;
     let mut events = reply.events();
     let end = events.pop().unwrap_or_else(|| panic!("{}", reply.text()));
     (events, end)
@@ -129,7 +131,7 @@ async fn a_call_asks_a_caller_who_says_that_it_can_be_asked() {
     let (_, end) = streamed(&admin, &body).await;
     assert!(end.data.contains(r#""name":"me""#), "{end:?}");
 
-    // Without capabilities nobody is asked, and what is no object is refused.
+    // Without capabilities the caller is not asked for input. A value that is not an object is refused.
     let plain = json!({"method": "tools/call", "params": params});
     let (_, end) = streamed(&admin, &plain).await;
     assert!(!end.data.contains("input_required"), "{end:?}");

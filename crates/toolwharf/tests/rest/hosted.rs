@@ -1,4 +1,4 @@
-//! U06: what keys of a project may do with hosted servers. These run under bubblewrap.
+//! U06: permissions of project keys for hosted servers. The servers run in bubblewrap.
 
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, wait_for};
@@ -8,13 +8,13 @@ use crate::common::{Setup, scripted};
 
 /// An id that no server has.
 const UNKNOWN: &str = "01a2020b-05b9-716b-bc26-0420a8d95e57";
-const LIST: &str = r#"{"method":"tools/list"}"#;
+const LIST_BODY: &str = r#"{"method":"tools/list"}"#;
 
-/// Method, what comes after the server in the path, body, and the role that it takes.
+/// Method, rest of the path after the server, body, and the required role.
 const ROUTES: &[(&str, &str, &str, &str)] = &[
     ("GET", "", "", "read"),
     ("GET", "/events", "", "read"),
-    ("POST", "/call", LIST, "call"),
+    ("POST", "/call", LIST_BODY, "call"),
     ("GET", "/logs", "", "manage"),
     ("POST", "/stop", "", "manage"),
     ("POST", "/start", "", "manage"),
@@ -25,7 +25,7 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
 
 const ROLES: [&str; 4] = ["read", "call", "manage", "admin"];
 
-/// Registers a scripted server for a project, or for none; its id.
+/// Registers a scripted server, with or without a project. Returns its id.
 async fn host(admin: &Api<'_>, name: &str, project: Option<&str>, options: &[&str]) -> String {
     let mut entry = scripted(name, options);
     entry["name"] = name.into();
@@ -50,7 +50,7 @@ async fn call(api: &Api<'_>, server: &str, tool: &str, arguments: Value) -> Repl
     api.ask("POST", &path, body.to_string(), &[]).await
 }
 
-/// The result of a call that is answered.
+/// Makes a call that must succeed and returns its result.
 async fn answered(api: &Api<'_>, server: &str, tool: &str, arguments: Value) -> Value {
     let reply = call(api, server, tool, arguments).await;
     assert_eq!(reply.status, 200, "{server} {tool}: {}", reply.text());
@@ -58,7 +58,7 @@ async fn answered(api: &Api<'_>, server: &str, tool: &str, arguments: Value) -> 
     body["result"].clone()
 }
 
-/// What is said of a call that is refused; the server is not asked.
+/// Makes a call that must be refused before it reaches the server. Returns the problem.
 async fn refused(api: &Api<'_>, server: &str, tool: &str) -> Value {
     let said = problem(&call(api, server, tool, json!({})).await, 400);
     assert_eq!(said["mcp"]["code"], -32602, "{said}");
@@ -70,7 +70,7 @@ async fn u06_a_key_calls_the_servers_of_its_project() {
     let gateway = Setup::new().serve().await;
     let admin = Api::admin(&gateway);
     projects(&admin).await;
-    // Names are unique in a project only.
+    // Names are unique within a project only.
     let own = host(&admin, "notes", Some("a"), &[]).await;
     let other = host(&admin, "notes", Some("b"), &[]).await;
     let (id, token) = admin.key("a", "call").await;
@@ -86,7 +86,7 @@ async fn u06_a_key_calls_the_servers_of_its_project() {
     let told = caller.ask("POST", path, progress, &stream).await;
     assert_eq!(told.status, 200);
     assert_eq!(told.messages().len(), 3, "{}", told.text());
-    // Its calls are the project's, and made by the key.
+    // The calls are recorded for the project and the key.
     let calls = admin.get("/calls?project=a").await;
     let calls = calls["calls"].as_array().expect("calls");
     let callers: Vec<&str> = calls
@@ -100,9 +100,9 @@ async fn u06_a_key_calls_the_servers_of_its_project() {
     assert_eq!(others, unknown.replace(UNKNOWN, &other));
     let told = admin.get(&format!("/mcp/servers/{other}")).await;
     assert_eq!(told["calls"], 0, "{told:#}");
-    // An administrator has to say which one; a key of a project need not.
+    // For an administrator the name is ambiguous; for a project key it is not.
     let ambiguous = admin
-        .refused("POST", "/mcp/servers/notes/call", LIST, 409)
+        .refused("POST", "/mcp/servers/notes/call", LIST_BODY, 409)
         .await;
     assert!(ambiguous.to_string().contains(&other), "{ambiguous}");
 }
@@ -110,7 +110,7 @@ async fn u06_a_key_calls_the_servers_of_its_project() {
 #[tokio::test]
 async fn u06_a_tool_that_is_off_or_kept_back_is_refused() {
     let options = ["--no-builtin", "--tools", "3"];
-    // The project also sees a server of the file that has the name and the tools of its own.
+    // The project also sees a server of the file with the same name and tools.
     let gateway = Setup::new()
         .scripted("notes", &options)
         .settings("[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[projects.a]\n")
@@ -132,11 +132,11 @@ async fn u06_a_tool_that_is_off_or_kept_back_is_refused() {
     let off = |said: &Value| assert_eq!(said["mcp"]["message"], "Unknown tool: tool_0", "{said}");
     off(&refused(&caller, "notes", "tool_0").await);
     off(&refused(&admin, &id, "tool_0").await);
-    // Native names, whatever clients see, and tools that are not listed.
+    // Tools are addressed by native names, whatever clients see, and need not be listed.
     for tool in ["tool_1", "tool_2", "echo"] {
         answered(&caller, "notes", tool, json!({})).await;
     }
-    // What is off is known from the first call on.
+    // Disabled tools are known from the first call after a restart.
     let gateway = gateway.restarted().await;
     let (admin, caller) = (Api::admin(&gateway), Api::with(&gateway, &token));
     off(&refused(&admin, &id, "tool_0").await);
@@ -182,7 +182,7 @@ async fn u06_roles_and_owners_decide_what_a_key_may_do() {
         for (method, rest, body, need) in ROUTES {
             let path = |server: &str| format!("/api/v1/mcp/servers/{server}{rest}");
             let unknown = api.ask(method, &path(UNKNOWN), *body, &[]).await;
-            // A name that is not there yet might be added; not a command, though.
+            // PUT with an unknown name might add a server, but these keys may not add commands.
             let is_put = *method == "PUT";
             let unknown = problem(&unknown, if is_put { 403 } else { 404 }).to_string();
             for (name, id) in &servers {
@@ -206,7 +206,7 @@ async fn u06_roles_and_owners_decide_what_a_key_may_do() {
         let listed = listed["servers"].as_array().expect("servers").iter();
         let listed: Vec<&Value> = listed.map(|server| &server["name"]).collect();
         assert_eq!(listed, ["own"], "{role}");
-        // What runs on this host is the administrator's to say.
+        // Only the administrator decides what runs on this host.
         let entry = r#"{"name":"more","project":"a","command":"true"}"#;
         api.refused("POST", "/mcp/servers", entry, 403).await;
     }

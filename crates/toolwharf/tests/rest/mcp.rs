@@ -1,4 +1,4 @@
-//! Who may do what over MCP: every method with every kind of key, over each transport of both eras.
+//! Authorization over MCP: every method with every kind of key, over each transport of both eras.
 
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, RawClient, Reply, peer, wait_for};
@@ -8,7 +8,7 @@ use crate::{
     common::{Gateway, LEGACY, Setup, scripted},
 };
 
-/// What is asked, and whether it uses something or only sees what there is.
+/// Method, params, and whether it uses something or only lists.
 const METHODS: &[(&str, &str, bool)] = &[
     ("tools/list", "{}", false),
     ("prompts/list", "{}", false),
@@ -28,7 +28,7 @@ const METHODS: &[(&str, &str, bool)] = &[
     ),
 ];
 
-/// As a client of each kind connects.
+/// The ways in which clients connect.
 const TRANSPORTS: [&str; 3] = [LEGACY, peer::MODERN, "sse"];
 
 fn client(gateway: &Gateway, path: &str, token: Option<&str>) -> RawClient {
@@ -54,7 +54,7 @@ async fn connect(gateway: &Gateway, transport: &str, token: &str) -> Peer {
     }
 }
 
-/// The first words of a client, and what it is told.
+/// Sends a client's first request and returns the response.
 async fn knock(gateway: &Gateway, transport: &str, project: &str, token: Option<&str>) -> Reply {
     let at = |path: &str| client(gateway, &format!("{path}/{project}"), token);
     match transport {
@@ -110,7 +110,7 @@ async fn every_method_with_every_key() {
     .await;
     let unknown = format!("twh_{}", "0".repeat(48));
 
-    // Those who get no further than the door.
+    // Callers that are rejected at once.
     for transport in TRANSPORTS {
         for token in [
             None,
@@ -141,7 +141,7 @@ async fn every_method_with_every_key() {
         }
     }
 
-    // Those who come in.
+    // Callers that are admitted.
     let mut callers = vec![("admin", gateway.token())];
     for role in ["read", "call", "manage"] {
         callers.push((role, admin.key("a", role).await.1));
@@ -171,7 +171,7 @@ async fn every_method_with_every_key() {
         }
     }
 
-    // A project's key is in its project, wherever it knocks; a key that is revoked ends a session.
+    // A project key is limited to its project in every path. Revoking a key ends its session.
     let (id, token) = admin.key("a", "call").await;
     let mut peer = Peer::http(
         client(&gateway, "/mcp", Some(&token)),

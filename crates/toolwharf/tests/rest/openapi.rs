@@ -1,4 +1,4 @@
-//! The document that describes the API: it is the one that is checked in, and it is true.
+//! The OpenAPI document matches the checked-in file and the API.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use testkit::DEADLINE;
 
 use crate::{api::Api, common::Setup};
 
-/// The checked-in document.
+/// Path of the checked-in document.
 fn file() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json")
 }
@@ -34,7 +34,7 @@ async fn the_document_is_the_one_that_is_checked_in() {
          `TOOLWHARF_UPDATE=1 cargo nextest run -p toolwharf --test rest the_document`, and look at the difference"
     );
 
-    // Every route of the table is in it, and everything it refers to.
+    // The document has every route of the table and everything that it references.
     let index = Api::admin(&gateway).get("").await;
     for route in index["routes"].as_array().expect("routes") {
         let path = route["path"].as_str().expect("a path");
@@ -76,12 +76,12 @@ async fn the_page_of_the_documentation_needs_nobody_else() {
         policy.starts_with("default-src 'none'; script-src 'self' 'sha256-"),
         "{policy}"
     );
-    // Scalar makes its styles at run time.
+    // Scalar creates its styles at run time.
     let unsafe_words = policy.replace("style-src 'unsafe-inline'", "");
     assert!(!unsafe_words.contains("unsafe"), "{policy}");
     let page = reply.text();
-    assert!(!page.contains("://"), "nothing is taken from elsewhere");
-    // A foreign page cannot have it, as everything else.
+    assert!(!page.contains("://"), "nothing is loaded from other hosts");
+    // A page of another origin cannot read it, as with everything else.
     let foreign = [("origin", "http://evil.example.com")];
     let reply = gateway.at("/openapi.json").get(&foreign).await;
     assert_eq!(reply.collect(DEADLINE).await.status, 403);

@@ -1,4 +1,4 @@
-//! Projects over the REST API: what is configured of them, by whom, and under which conditions.
+//! Projects over the REST API: their configuration, permissions and preconditions.
 
 use crate::api::{Api, problem};
 use crate::common::{Gateway, LEGACY, Setup, scripted};
@@ -23,7 +23,7 @@ async fn a_project_is_made_changed_listed_and_removed() {
     assert_eq!(changed["naming"], "always-prefix");
     assert_eq!(changed["enabled"], true);
 
-    // The same again is the same, and so is its tag; the old one is out of date.
+    // The same body again changes nothing and keeps its tag; the earlier tag is out of date.
     let again = api
         .ask("PUT", "/api/v1/projects/a", body.to_string(), &[])
         .await;
@@ -109,7 +109,7 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     assert_eq!(shown["environment"], json!(["KEY"]));
     assert!(!shown.to_string().contains("sesame"));
 
-    // A reader is not told the entry.
+    // A reader does not see the entry.
     let (_, token) = api.key("a", "read").await;
     let seen = Api::with(&gateway, &token)
         .get("/mcp/servers/one?project=a")
@@ -134,7 +134,7 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     );
     api.ok("POST", "/mcp/servers/one/enable?project=a", json!({}))
         .await;
-    // Started at its first use, for what it offers is known.
+    // The server is started at its first use, because its tools are known already.
     let mut peer = legacy(&gateway, "a").await;
     let mut pid = async || {
         let call = json!({"name": "echo", "arguments": {"text": "x"}});
@@ -155,7 +155,7 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     assert_eq!(listed["servers"], json!([]));
 }
 
-/// An entry may be written as a row of the store, wherever one is given; the name need not be said again.
+/// An entry may have the form of a row of the store, wherever an entry is accepted. The name may be omitted.
 #[tokio::test]
 async fn an_entry_may_have_the_shape_of_a_row() {
     let gateway = Setup::new().serve().await;
@@ -187,7 +187,7 @@ async fn an_entry_may_have_the_shape_of_a_row() {
         let refused = api.refused("PUT", path, r#"{"config": 5}"#, 422).await;
         assert_eq!(refused["errors"][0]["pointer"], "/config", "{refused}");
     }
-    // A registration is replaced under the name that its path has.
+    // A registration is replaced under the name in the path.
     let registered = json!({"name": "kept", "command": "true", "enabled": false});
     let made = api.ok("POST", "/mcp/servers?wait=false", registered).await;
     let path = format!("/mcp/servers/{}", made["id"].as_str().expect("an id"));
@@ -231,7 +231,7 @@ async fn a_projects_key_registers_urls_only() {
         made["config"],
         json!({"url": "https://tools.example.com/mcp"})
     );
-    // An administrator vouches for it by putting it again.
+    // When an administrator puts the same entry, it counts as registered by the administrator.
     let made = admin
         .put(
             "/mcp/servers/x?project=a",
@@ -432,7 +432,7 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
         let said = problem["errors"][0]["pointer"].as_str();
         assert_eq!(said, pointer, "{method} {path}: {problem}");
     }
-    // SQL in a name is a name.
+    // A name that contains SQL is stored as a name.
     let made = api.put("/projects/b", json!({"name": injected})).await;
     assert_eq!(made["name"], injected);
     let listed = api.get("/projects").await;
@@ -506,7 +506,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
             .is_some_and(|why| why.contains("product"))
     );
 
-    // What is wrong changes nothing.
+    // An invalid product changes nothing.
     let wrong =
         json!({"name": "search", "version": "2", "mcp": {"servers": {"web": {}}}}).to_string();
     let refused = api
@@ -525,7 +525,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
     let kind = [("content-type", "text/html")];
     problem(&api.ask("PUT", path, next.to_string(), &kind).await, 415);
 
-    // A name that somebody else has.
+    // A name that another server has.
     api.put(
         "/mcp/servers/mine?project=a",
         json!({"url": "https://m.example.com"}),
@@ -563,7 +563,7 @@ async fn keys_are_told_once_and_end_at_once() {
         .await;
     reader.refused("GET", "/projects/a", "", 401).await;
 
-    // The last administrator stays; another one takes its place.
+    // The last administrator key cannot be revoked before another one exists.
     let keys = admin.get("/keys").await;
     let first = keys["keys"]
         .as_array()
@@ -584,7 +584,7 @@ async fn keys_are_told_once_and_end_at_once() {
         .await;
     admin.refused("GET", "/projects", "", 401).await;
     second.get("/projects").await;
-    // A key goes with its project.
+    // A key is revoked with its project.
     let (_, token) = second.key("a", "manage").await;
     second.ok("DELETE", "/projects/a", Value::Null).await;
     Api::with(&gateway, &token)
@@ -635,7 +635,7 @@ async fn calls_are_listed_newest_first_with_filters_and_pages() {
     let id = first["calls"][0]["id"].as_str().expect("an id");
     let whole = api.get(&format!("/calls/{id}?project=a")).await;
     assert_eq!(whole["tool"], "echo");
-    // Another project's call is no call.
+    // Another project's call looks like one that does not exist.
     let other = api
         .refused("GET", &format!("/calls/{id}?project=b"), "", 404)
         .await;

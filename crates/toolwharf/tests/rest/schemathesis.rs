@@ -1,6 +1,7 @@
-//! What schemathesis makes of the API: no answer is a server's error, and each is one that the document has.
+//! Tests the API with schemathesis: no response is a server error, and every response matches the OpenAPI document.
 //!
-//! It comes with `cargo xtask setup`. What it tries is the same each time, so that a failure is one of the code.
+//! `cargo xtask setup` installs schemathesis. Its inputs are the same in each run, so that a failure points to a change
+//! in the code.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,15 +17,18 @@ use crate::{
     common::{Gateway, Setup, scripted},
 };
 
-/// Longest run; it takes some twenty seconds.
-const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 300 } else { 180 });
-/// All that can be told from one request and its answer. What is sent with every good key is not about keys.
+/// Timeout for a run, which takes about twenty seconds.
+const RUN_TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 300 } else { 180 });
+/// All checks that need only one request and its response. Every request has a valid key, so authorization is not
+/// checked.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_headers_conformance,response_schema_conformance,negative_data_rejection,\
                       unsupported_method,allow_header_conformance";
-/// Servers of the configuration file and registered ones are started at once, whatever their command is; a call to one
-/// that is stopped or late is rightly answered with 503 or 504. Ids of keys are found out, that of the key in use among them. Logs and events may be followed without end.
-const UNTRIED: &str = r"^/api/v1/(mcp/servers(/\{id\}(/logs|/call)?)?|import|events|keys/\{key\})$";
+/// Excluded routes. Adding servers (in the configuration file or as registrations) starts any command at once. Calls to
+/// a stopped or slow server correctly get 503 or 504. Key ids can be discovered, including the one in use. Logs and
+/// events may be followed without end.
+const EXCLUDED_PATHS: &str =
+    r"^/api/v1/(mcp/servers(/\{id\}(/logs|/call)?)?|import|events|keys/\{key\})$";
 
 fn schemathesis() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.work/venv/bin/st");
@@ -59,7 +63,7 @@ async fn run(gateway: &Gateway, token: &str) {
         .env("HOME", &folder)
         .args(["run", &format!("{}/openapi.json", gateway.url)])
         .args(["--header", &format!("Authorization: Bearer {token}")])
-        .args(["--checks", CHECKS, "--exclude-path-regex", UNTRIED])
+        .args(["--checks", CHECKS, "--exclude-path-regex", EXCLUDED_PATHS])
         .args([
             "--phases",
             "examples,coverage,fuzzing",
@@ -80,7 +84,11 @@ async fn run(gateway: &Gateway, token: &str) {
             "off",
         ])
         .kill_on_drop(true);
-    let limit = if soak() { LIMIT * 20 } else { LIMIT };
+    let limit = if soak() {
+        RUN_TIMEOUT * 20
+    } else {
+        RUN_TIMEOUT
+    };
     let done = timeout(limit, command.output());
     let done = done
         .await
@@ -89,7 +97,7 @@ async fn run(gateway: &Gateway, token: &str) {
     let said = String::from_utf8_lossy(&done.stdout);
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}{errors}");
-    // That it tried something at all.
+    // Asserts that it tested anything.
     assert!(
         said.contains("Fuzzing") && said.contains("generated"),
         "{said}"

@@ -1,4 +1,4 @@
-//! How it is set up, as an administrator is told.
+//! The settings as the API shows them to an administrator.
 
 use crate::{api::Api, common::Setup};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ async fn each_setting_has_its_value_and_where_it_is_from() {
     assert!(!told.to_string().contains("sk-plain"), "{told:#}");
     assert_eq!(told["problems"], json!([]));
 
-    // An edit that is refused is not in force, and it is told why.
+    // A rejected edit does not take effect, and the reason is shown.
     gateway.replace(&file, "[limits]\nstop_grac = \"2s\"\n");
     let told = admin.get("/settings").await;
     let problem = told["problems"][0].as_str().expect("a problem");
@@ -48,7 +48,7 @@ async fn the_doctor_is_asked_for_those_without_a_terminal() {
     let named = |finding: &&Value| finding["what"].to_string().contains("no-such-program-here");
     let found = findings.iter().find(named).expect("the command");
     assert_eq!(found["level"], "problem");
-    // It found this gateway, and asked it.
+    // `doctor` found this gateway and queried it.
     assert!(
         !told.to_string().contains("no gateway is running"),
         "{told:#}"

@@ -1,4 +1,4 @@
-//! Servers as child processes: their ids, variables, memory, and their end.
+//! Servers as child processes: ids, environment, memory and termination.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::common::{
     gone, scripted, tools, with,
 };
 
-/// Two servers under their names, each its own child, each with its answered handshake.
+/// Two servers under their names, each a separate child process with a completed handshake.
 #[tokio::test]
 async fn a01_stdio_servers_run_as_own_children() {
     let gateway = Setup::new()
@@ -42,7 +42,7 @@ async fn a01_stdio_servers_run_as_own_children() {
     }
 }
 
-/// A duplicate name is refused before anything runs, and both lines are named.
+/// A duplicate name is refused before anything is started, and the error names both lines.
 #[tokio::test]
 async fn a01_a_duplicate_name_is_refused_at_load() {
     let setup = Setup::new();
@@ -58,10 +58,10 @@ async fn a01_a_duplicate_name_is_refused_at_load() {
     for part in ["twice.json:5", "`time`", "twice.json:3", "rename or remove"] {
         assert!(stderr.contains(part), "{part} is missing: {stderr}");
     }
-    assert!(!marker.exists(), "a server was started all the same");
+    assert!(!marker.exists(), "a server was started");
 }
 
-/// Each server sees ids of its own sequence, none twice, whatever ids the clients use.
+/// Each server sees a separate sequence of ids without repetitions, whatever ids the clients use.
 #[tokio::test]
 async fn a02_each_server_has_its_own_sequence_of_ids() {
     let setup = Setup::new().settings("naming = \"always-prefix\"\n");
@@ -76,7 +76,7 @@ async fn a02_each_server_has_its_own_sequence_of_ids() {
             with(recorded("beta", &files[1]), json!({"maxConcurrency": 8})),
         );
     let gateway = setup.connected().await;
-    // Two clients that number their requests alike.
+    // Two clients that use the same request ids.
     let mut clients = [gateway.legacy().await, gateway.modern().await];
     let mut begun = Vec::new();
     for n in 0..40 {
@@ -119,7 +119,7 @@ async fn a02_each_server_has_its_own_sequence_of_ids() {
     }
 }
 
-/// A child sees its own variables and a few harmless ones: nothing of the host's, nothing of a sibling's.
+/// A child sees its own variables and a few harmless ones: none of the host's, none of a sibling's.
 #[tokio::test]
 async fn a09_a_child_sees_its_own_variables_only() {
     let mut alpha = scripted("alpha", &[]);
@@ -156,7 +156,7 @@ async fn a09_a_child_sees_its_own_variables_only() {
         );
     }
     assert!(!beta.contains_key("HOST_GIVEN") && !beta.contains_key("FILLED"));
-    // What is there beside its own: nothing that a test machine may have made up.
+    // All other variables are harmless; none of them depends on the test machine.
     let harmless = [
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "PWD",
     ];
@@ -169,7 +169,7 @@ async fn a09_a_child_sees_its_own_variables_only() {
     }
 }
 
-/// The processes of two servers: their own, a child of each, and a child that left its process group.
+/// The processes of two servers: the server itself, a child, and a child that has left its process group.
 async fn family(gateway: &Gateway) -> (Vec<u32>, Vec<u32>) {
     let mut peer = gateway.legacy().await;
     let (mut children, mut grandchildren) = (Vec::new(), Vec::new());
@@ -187,7 +187,7 @@ async fn family(gateway: &Gateway) -> (Vec<u32>, Vec<u32>) {
             let pid: u32 = outcome.text().parse().unwrap();
             assert!(
                 crate::common::process_state(pid).is_some(),
-                "{pid} is not there"
+                "{pid} is not running"
             );
             if *tool == "pid" {
                 &mut children
@@ -204,11 +204,11 @@ fn two_servers() -> Setup {
     Setup::new()
         .settings("naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n")
         .scripted("alpha", &[])
-        // One that does not go when it is asked to.
+        // A server that ignores the request to exit.
         .scripted("beta", &["--ignore-sigterm", "--ignore-eof"])
 }
 
-/// SIGTERM ends the gateway, every child, and every child of a child.
+/// SIGTERM ends the gateway, its children and all their descendants.
 #[tokio::test]
 async fn a11_sigterm_leaves_no_process() {
     let mut gateway = two_servers().serve().await;
@@ -216,12 +216,12 @@ async fn a11_sigterm_leaves_no_process() {
     gateway.process.signal(Signal::TERM);
     let status = gateway.process.wait(Duration::from_secs(15)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
-    // At once: the gateway waits for its children before it ends.
+    // At once: the gateway waits for its children before it exits.
     gone(&children, false, Duration::from_secs(1)).await;
     gone(&grandchildren, true, Duration::from_secs(2)).await;
 }
 
-/// Nothing survives the gateway when it is killed without a word.
+/// No process survives when the gateway is killed with SIGKILL.
 #[tokio::test]
 async fn a11_kill_9_leaves_no_process() {
     let mut gateway = two_servers().serve().await;
@@ -232,7 +232,7 @@ async fn a11_kill_9_leaves_no_process() {
     gone(&grandchildren, true, Duration::from_secs(5)).await;
 }
 
-/// The same for the gateway on standard input and output, when its client closes its end.
+/// The same for a gateway on stdio whose client closes the connection.
 #[tokio::test]
 async fn a11_a_stdio_gateway_ends_with_its_client() {
     let (mut client, _dir) = two_servers().stdio();
@@ -258,7 +258,7 @@ async fn a11_a_stdio_gateway_ends_with_its_client() {
     gone(&pids, true, Duration::from_secs(2)).await;
 }
 
-/// A call in flight is answered before its server is stopped; a listening stream holds nothing up.
+/// A call in flight is answered before its server is stopped. A listening stream delays nothing.
 #[tokio::test]
 async fn calls_in_flight_finish_when_the_gateway_stops() {
     let mut gateway = Setup::new()
@@ -279,14 +279,14 @@ async fn calls_in_flight_finish_when_the_gateway_stops() {
     gateway.process.signal(Signal::TERM);
     let response = peer.finish(call).await;
     assert!(response["result"].is_object(), "{response}");
-    // Long before the time that calls may take: the stream that listens is no call.
+    // Long before the call timeout: a listening stream does not count as a call.
     let status = gateway.process.wait(Duration::from_secs(10)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
 }
 
-/// What the host needs for itself, all its processes but the servers, after chats that called both. The promise is 50 MB;
-/// a release build is to stay below 20. Pages of the program's file count in release builds only: without optimisations it
-/// is several times as large.
+/// The host's own memory, in all its processes except the servers, after chats that called both. The promise is 50 MB;
+/// a release build must stay below 20 MB. Pages of the program file count in release builds only, since an unoptimised
+/// program is several times as large.
 #[tokio::test]
 async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
     let mut script = Vec::new();
@@ -342,7 +342,7 @@ async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
     }
 }
 
-/// One field of what the kernel adds up of a process's memory, in KiB; `Pss` shares out what processes have in common.
+/// Returns one field of the kernel's memory totals for a process, in KiB. `Pss` divides shared memory among its users.
 fn rollup(pid: u32, field: &str) -> u64 {
     let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = all.lines().find(|line| line.starts_with(field)).unwrap();

@@ -1,11 +1,8 @@
-//! Scenarios A of SCENARIOS.md: many servers as own child processes, and an agent that uses them. The agent is talked to
-//! over `POST /api/v1/chat` of the built gateway, with a scripted model; what the model and the servers are asked is
-//! looked at where it arrives.
+//! Scenarios A of SCENARIOS.md: many servers as child processes, and an agent that uses them. The tests use `POST
+//! /api/v1/chat` of the built gateway with a scripted model, and check the requests where they arrive, at the model and
+//! at the servers.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a failure in a test's helper is the test's"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod support;
 

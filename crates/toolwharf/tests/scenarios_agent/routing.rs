@@ -1,4 +1,4 @@
-//! Which tools the model is offered, and who is asked when it calls one.
+//! The tools offered to the model, and the routing of its calls.
 
 use serde_json::json;
 use testkit::{
@@ -27,7 +27,7 @@ async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
         .server("recipes", recipes)
         .server("fetch", python("mcp-server-fetch", &[]));
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
-    // The first chat itself waits for them: nobody else has.
+    // The first chat itself waits for the servers.
     assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
     let requests = llm.requests().await;
     let all = [
@@ -63,7 +63,7 @@ async fn tools_for_apps_are_not_offered_to_the_model() {
     assert_eq!(offered, ["both", "read_result"]);
 }
 
-/// Each call goes where the registry says: to the server of the tool, to this process, or nowhere.
+/// Each call goes where the registry says: to the tool's server, to this process, or nowhere.
 #[tokio::test]
 async fn a04_a_tool_leads_to_its_server_or_to_native() {
     let calls = asks(&[
@@ -85,7 +85,7 @@ async fn a04_a_tool_leads_to_its_server_or_to_native() {
         ("nowhere", "nobody"),
     ];
     assert_eq!(routed(&events), expect, "{events:?}");
-    // The records say the same; what is nowhere is no call.
+    // The call records agree. A call of an unknown tool is not recorded.
     let recorded = told(&gateway, "/calls").await;
     let mut recorded: Vec<_> = recorded["calls"]
         .as_array()
@@ -104,11 +104,12 @@ async fn a04_a_tool_leads_to_its_server_or_to_native() {
     assert_eq!(recorded, expect);
 }
 
-/// One name of two servers: the later one's tool is offered and called, and the log names both, once.
+/// If two servers have a tool of the same name, the later server's tool is offered and called. The log names both
+/// servers, once.
 #[tokio::test]
 async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
     let setup = Setup::new();
-    // Names in another order than that of the file.
+    // The order of the file differs from the alphabetical order.
     let files = ["zeta", "beta"].map(|name| setup.folder().join(name));
     let options = |name: &str| format!("--no-builtin --tools 1 --description Of-{name}");
     let setup = setup
@@ -141,13 +142,18 @@ async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
         .lines()
         .filter(|line| line.contains("both offer the tool"));
     let warning = warnings.next().unwrap();
-    for part in ["WARN", "`zeta`", "`beta`", "the agent uses that of `beta`"] {
+    for part in [
+        "WARN",
+        "`zeta`",
+        "`beta`",
+        "the agent uses the one of `beta`",
+    ] {
         assert!(warning.contains(part), "{part} is missing: {warning}");
     }
     assert_eq!(warnings.next(), None);
 }
 
-/// `tools/call` reaches the tool's server alone, and its result the model.
+/// `tools/call` reaches only the tool's server, and its result reaches the model.
 #[tokio::test]
 async fn a06_only_the_server_of_a_tool_is_asked() {
     let setup = Setup::new();
@@ -167,7 +173,7 @@ async fn a06_only_the_server_of_a_tool_is_asked() {
     assert_eq!(calls(&files[0]), [""; 0]);
 }
 
-/// A native tool is done in this process: the servers hear nothing of it.
+/// A native tool runs in this process: no message is sent to a server.
 #[tokio::test]
 async fn a07_a_native_tool_makes_no_traffic_to_servers() {
     let setup = Setup::new();
@@ -188,7 +194,7 @@ async fn a07_a_native_tool_makes_no_traffic_to_servers() {
     assert_eq!(text(&events), "Done.", "{events:?}");
     assert_eq!(of(&events, "native")[0]["payload"], recipe());
     assert_eq!(frames(&file).len(), before, "the server was sent something");
-    // What it was sent last is what it was sent before: a call of its own gets through after all of that.
+    // The server has received nothing since: a later call is the first one it sees.
     gateway.legacy().await.tool("echo", json!({})).await;
     assert_eq!(calls(&file), ["echo"]);
 }

@@ -1,4 +1,4 @@
-//! When an agent starts its servers, and what if one does not start.
+//! When an agent starts its servers, and what happens if one fails to start.
 
 use serde_json::Value;
 use testkit::{
@@ -14,8 +14,8 @@ use crate::common::{
     gone,
 };
 
-/// The agent's start is sequential if nothing is said: the first chat fails with the first server that does, which it
-/// names; what was started for it is stopped; what is behind it is not started. Who comes next tries again.
+/// By default the agent starts servers one by one. The first failure fails the first chat and is named in the error.
+/// Servers started for it are stopped, later ones are not started. The next chat tries again.
 #[tokio::test]
 async fn a10_the_first_server_that_does_not_start_fails_the_first_chat() {
     let setup = Setup::new();
@@ -54,8 +54,8 @@ async fn a10_the_first_server_that_does_not_start_fails_the_first_chat() {
     assert_eq!(all.last().unwrap().0, "c-never", "{all:?}");
 }
 
-/// What the gateway itself starts in parallel is looked at by the agent in the same way; and `parallel` goes on without
-/// the servers that fail.
+/// Servers that the gateway itself starts in parallel are checked by the agent in the same way. With `parallel`, the
+/// chat continues without the failed servers.
 #[tokio::test]
 async fn a10_a_failing_server_is_named_or_left_out_as_the_settings_say() {
     let two = || {
@@ -76,7 +76,7 @@ async fn a10_a_failing_server_is_named_or_left_out_as_the_settings_say() {
     assert_eq!(offered(&llm.requests().await[0]), ["read_result", "tool_0"]);
 }
 
-/// Servers that nobody needed yet are started by the first chats, each once; later chats use them as they are.
+/// Unused servers are started by the first chats, each once. Later chats use the running servers.
 #[tokio::test]
 async fn a12_racing_first_chats_start_each_server_once() {
     let setup = Setup::new();

@@ -1,4 +1,4 @@
-//! Servers that write down what they are asked, agents on them, and what is read of both.
+//! Servers that record their input, agents that use them, and helpers to read both.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(super) fn recorded(name: &str, file: &Path) -> Value {
     recorded_with(name, file, "")
 }
 
-/// The same with options of its command line.
+/// Like [`recorded`], with command-line options.
 pub(super) fn recorded_with(name: &str, file: &Path, options: &str) -> Value {
     let script = format!("tee \"$0\" | exec \"$1\" --name \"$2\" {options}");
     json!({
@@ -24,7 +24,7 @@ pub(super) fn recorded_with(name: &str, file: &Path, options: &str) -> Value {
     })
 }
 
-/// The methods of what a recorded server was asked to do with tools.
+/// Returns the names of the tools that a recorded server was asked to call.
 pub(super) fn calls(file: &Path) -> Vec<String> {
     let calls = frames(file).into_iter();
     let calls = calls.filter(|frame| frame["method"] == "tools/call");
@@ -40,7 +40,7 @@ pub(super) async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str
     setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
 }
 
-/// The names of the tools that the model was offered with a request.
+/// Returns the names of the tools that a request offered to the model.
 pub(super) fn offered(request: &Value) -> Vec<String> {
     let tools = request["body"]["tools"].as_array().unwrap();
     let mut names: Vec<String> = tools
@@ -51,7 +51,7 @@ pub(super) fn offered(request: &Value) -> Vec<String> {
     names
 }
 
-/// Of each call of a tool in these events: the tool, and the server that it was routed to.
+/// Returns the tool and the server of each tool call in these events.
 pub(super) fn routed(events: &[Value]) -> Vec<(&str, &str)> {
     let calls = of(events, "tool_call").into_iter();
     calls
@@ -62,7 +62,7 @@ pub(super) fn routed(events: &[Value]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The one error that ended a turn: its kind and its words.
+/// Returns the kind and text of the error that ended a turn.
 pub(super) fn error(events: &[Value]) -> (&str, &str) {
     let last = events.last().unwrap();
     assert_eq!(last["type"], "error", "{events:?}");
@@ -85,7 +85,7 @@ pub(super) fn recipe() -> Value {
     json!({ "title": "Soup", "ingredients": ["leeks"], "steps": ["Cook."] })
 }
 
-/// A server that writes down its start and its process, and then does `rest`.
+/// A server that records its name and process id at startup, then runs `rest`.
 pub(super) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
     let script = format!(
         "echo {name} $$ >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1"
@@ -93,7 +93,7 @@ pub(super) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
     json!({"command": "sh", "args": ["-c", script, notes, Bin::path("testkit-scripted")]})
 }
 
-/// The servers that were started, and their processes.
+/// Returns the started servers and their process ids.
 pub(super) fn started(notes: &Path) -> Vec<(String, u32)> {
     let text = std::fs::read_to_string(notes).unwrap_or_default();
     text.lines()

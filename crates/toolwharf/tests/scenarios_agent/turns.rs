@@ -1,4 +1,4 @@
-//! The turns of a chat, and what ends them.
+//! The turns of a chat, and how they end.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
     let status = gateway.process.wait(Duration::from_secs(20)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
     gone(&[pid.unwrap()], false, Duration::from_secs(1)).await;
-    // What is recorded of it is closed: the run, and the call that was cut.
+    // The records are closed: the run, and the interrupted call.
     let gateway = gateway.restarted().await;
     let run = told(&gateway, &format!("/runs/{}", run.unwrap())).await;
     assert_eq!(run["status"], "interrupted", "{run}");
@@ -70,8 +70,8 @@ async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
     );
 }
 
-/// Calls of one answer are made, their results go back in order, and so on until the model ends its turn; what it says
-/// comes while it says it.
+/// The calls of one model response are made, their results are returned in order, and this repeats until the model ends
+/// its turn. The model's text is streamed.
 #[tokio::test]
 async fn a13_a_turn_goes_on_until_the_model_ends_it_and_streams() {
     let two = asks(&[
@@ -81,7 +81,7 @@ async fn a13_a_turn_goes_on_until_the_model_ends_it_and_streams() {
     let results = json!({ "tool_results": [{ "id": "t1", "contains": "1" }, { "id": "t2", "contains": "2" }] });
     let more = expecting(asks(&[("t3", "echo", json!({ "n": 3 }))]), results);
     let last = json!({ "tool_results": [{ "id": "t3", "contains": "3" }] });
-    // It waits before its end: what comes meanwhile was passed on before it was whole.
+    // The model pauses before the end: text that arrives earlier was forwarded before the response was complete.
     let answer =
         json!({ "reply": { "blocks": [{ "text": "It is six.", "deltas": 3 }], "pause_ms": 300 } });
     let llm = Llm::start(&turns(&[two, more, expecting(answer, last)])).await;
@@ -109,7 +109,7 @@ async fn a13_a_turn_goes_on_until_the_model_ends_it_and_streams() {
     assert_eq!(complete, Some(false), "the answer was held back");
 }
 
-/// A model that asks for tools without end is stopped, with a message that says so; the conversation can go on.
+/// A model that requests tools endlessly is stopped with a clear message. The conversation can be continued.
 #[tokio::test]
 async fn a13_a_runaway_loop_ends_at_the_turn_limit() {
     let forever = json!({
@@ -132,15 +132,15 @@ async fn a13_a_runaway_loop_ends_at_the_turn_limit() {
     assert_eq!(
         calls(&file),
         ["echo", "echo"],
-        "the last ask was not to be met"
+        "the last call must not be made"
     );
     llm.script(&turns(&[says("Sorry.")])).await;
     let on = json!({ "conversation": events[0]["id"], "message": "Stop it" });
     assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Sorry.");
 }
 
-/// A model that falls silent in mid-answer ends the turn with an error; what it had called is kept, half an answer is
-/// not, and nothing is done twice.
+/// If the model's stream breaks, the turn ends with an error. Completed calls are kept, the partial response is not,
+/// and nothing is done twice.
 #[tokio::test]
 async fn a13_a_model_that_stops_in_mid_stream_ends_the_turn_and_the_conversation_goes_on() {
     let cut = json!({
@@ -167,8 +167,8 @@ async fn a13_a_model_that_stops_in_mid_stream_ends_the_turn_and_the_conversation
     assert_eq!(calls(&file), ["echo"]);
 }
 
-/// Arguments that do not match are the call's result, for native tools as for those of servers; no call is made of what
-/// is no object.
+/// Invalid arguments become the call's result, for native tools and for servers' tools. Arguments that are not an
+/// object are never sent to a server.
 #[tokio::test]
 async fn a13_arguments_that_do_not_match_are_told_to_the_model() {
     let wrong = json!({ "reply": { "blocks": [

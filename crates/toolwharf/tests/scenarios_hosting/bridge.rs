@@ -1,11 +1,11 @@
-//! H04 to H07: calls to a server that speaks over its standard streams.
+//! H04 to H07: calls to a server on stdio.
 
 use futures_util::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, wait_for};
 
-use crate::support::{LONG, Platform, Site, body, calling, with};
+use crate::support::{LONG_DEADLINE, Platform, Site, body, calling, with};
 
 on_every_platform!(
     h04_a_call_is_answered_with_what_the_server_answered,
@@ -23,7 +23,7 @@ async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert_eq!(body(&reply)["result"]["structuredContent"], sent);
-    // By its name as well, and any method.
+    // The server can also be addressed by name, with any method.
     let list = host
         .request("h04", json!({"method": "tools/list"}))
         .await
@@ -33,12 +33,12 @@ async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform
         tools.iter().any(|tool| tool["name"] == "tool_1"),
         "{tools:?}"
     );
-    // However the path is written.
+    // The path may be percent-encoded.
     let escaped = host.running.admin("/mcp/servers/%6804/call");
     let again = escaped.send(Method::POST, &[], calling("echo", sent.clone()).to_string());
     let again = again.await.collect(DEADLINE).await;
     assert_eq!(body(&again)["result"]["structuredContent"], sent);
-    // What happens meanwhile is told to whoever listens.
+    // Notifications during the call are streamed.
     let client = host.running.admin(&format!("/mcp/servers/{id}/call"));
     let client = client.with("accept", "text/event-stream");
     let call = calling("progress", json!({"count": 3, "ms": 1})).to_string();
@@ -53,7 +53,7 @@ async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform
     assert_eq!(progress, [1, 2, 3], "{told:?}");
     let last = told.last().unwrap();
     assert_eq!(last["content"][0]["text"], "progressed", "{told:?}");
-    // What is no request goes nowhere.
+    // Invalid requests are refused.
     for wrong in [
         json!({"method": ""}),
         json!({"method": "notifications/cancelled"}),
@@ -98,7 +98,7 @@ async fn h05_an_error_of_the_server_keeps_its_code_message_and_data(platform: Pl
         .unwrap();
     assert_eq!(unknown.status, 404, "{}", unknown.text());
     assert_eq!(body(&unknown)["mcp"]["code"], -32601);
-    // A tool that fails has answered.
+    // A tool failure is a result.
     let failed = host
         .tool(&id, "fail", json!({"text": "no such file"}))
         .await;
@@ -125,7 +125,7 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
     assert_eq!(host.status(&id).await["call_timeout_ms"], 1000);
     host.mark(&id).await;
     let before = host.instances(&id, "h06");
-    // By the time of the call, and by that of the server.
+    // Two timeouts apply: the call's and the server's.
     let own = host
         .call_within(&id, "hold", json!({"ms": 3000}), 200)
         .await;
@@ -134,15 +134,18 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
     assert_eq!(problem["mcp"]["data"]["reason"], "timeout", "{problem}");
     let configured = host.call(&id, "never", json!({})).await;
     assert_eq!(configured.status, 504, "{}", configured.text());
-    // Everybody gets their own answer while the late one comes and after it.
+    // Each call gets its own response, before and after the late one arrives.
     let mut asked = 0;
-    wait_for("the late answer", LONG, async || {
+    wait_for("the late answer", LONG_DEADLINE, async || {
         asked += 1;
         let echo = host.tool(&id, "echo", json!({"n": asked})).await;
         assert_eq!(echo["structuredContent"], json!({"n": asked}), "{echo}");
         let counter = host.tool(&id, "counter", json!({})).await;
         let counter = &counter["structuredContent"];
-        assert!(counter["max"].is_u64(), "somebody else's answer: {counter}");
+        assert!(
+            counter["max"].is_u64(),
+            "the response of another call: {counter}"
+        );
         counter["now"] == 0
     })
     .await;
@@ -150,7 +153,7 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
         let echo = host.tool(&id, "echo", json!({"after": n})).await;
         assert_eq!(echo["structuredContent"], json!({"after": n}));
     }
-    // The same instance, and nothing that looks like a fall.
+    // The instance is the same, and nothing looks like a crash.
     assert!(host.is_marked(&id).await);
     assert_eq!(host.instances(&id, "h06"), before);
     let told = host.status(&id).await;
@@ -176,10 +179,16 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
     };
     let first = host.call(&id, "hold", json!({"ms": 8000}));
     let others = async {
-        wait_for("a call in flight", LONG, async || load().await == (1, 0)).await;
+        wait_for("a call in flight", LONG_DEADLINE, async || {
+            load().await == (1, 0)
+        })
+        .await;
         let waiting = join_all((0..4).map(|_| host.call(&id, "hold", json!({"ms": 10}))));
         let refused = async {
-            wait_for("a full queue", LONG, async || load().await == (1, 4)).await;
+            wait_for("a full queue", LONG_DEADLINE, async || {
+                load().await == (1, 4)
+            })
+            .await;
             let refused = host.call(&id, "echo", json!({})).await;
             (refused, load().await)
         };
@@ -187,7 +196,7 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
     };
     let (first, (waited, (refused, meanwhile))) = tokio::join!(first, others);
     assert_eq!(refused.status, 503, "{}", refused.text());
-    assert_eq!(meanwhile, (1, 4), "it waited until there was room");
+    assert_eq!(meanwhile, (1, 4), "it was not refused at once");
     let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!(retry >= 1);
     assert_eq!(body(&refused)["mcp"]["data"]["reason"], "server_busy");
@@ -198,7 +207,7 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
     let counter = counter["structuredContent"].clone();
     assert_eq!((&counter["max"], &counter["total"]), (&json!(1), &json!(5)));
 
-    // As many at a time as it was registered with.
+    // As many calls at a time as the registration allows.
     let wide = with(site.entry("h07-wide", &[]), json!({"max_concurrency": 3}));
     let wide = host.host(wide).await;
     assert_eq!(host.status(&wide).await["max_concurrency"], 3);

@@ -1,9 +1,9 @@
-//! U01: an entry of the file that names an image.
+//! U01: an entry of the configuration file that names an image.
 
 use serde_json::{Value, json};
 use testkit::wait_for_some;
 
-use crate::support::{LONG, Platform, Site, unique};
+use crate::support::{LONG_DEADLINE, Platform, Site, unique};
 
 #[tokio::test]
 async fn u01_an_image_of_the_file_runs_under_runc() {
@@ -24,7 +24,7 @@ async fn an_image_of_the_file(platform: Platform) {
     }}));
     let running = async || {
         let host = site.start().await;
-        let row = wait_for_some("the server to run", LONG, async || {
+        let row = wait_for_some("the server to run", LONG_DEADLINE, async || {
             let path = format!("/mcp/servers/{name}");
             let row = host.running.ok("GET", &path, Value::Null).await;
             (row["status"] == "running").then_some(row)
@@ -47,7 +47,7 @@ async fn an_image_of_the_file(platform: Platform) {
     let write = json!({"path": "/kept/one", "text": "kept"});
     assert_eq!(called(&host, "write", write).await, "written");
     host.stop().await;
-    // What it keeps is its own also in the next run of the product.
+    // Its data is kept for the next run of the product.
     let (host, _) = running().await;
     let read = json!({"path": "/kept/one"});
     assert_eq!(called(&host, "read", read).await, "kept");

@@ -1,5 +1,5 @@
-//! C07: a server is installed from a registry, offline: form, sandbox, egress, pinned hash, trial, then enabled; a hostile
-//! entry runs nothing. All registries are the test's own, but in the one test that says so.
+//! C07: installing a server from a registry, offline: form, sandbox, egress, pinned hash, trial run, then enabled. A
+//! hostile entry executes nothing. All registries are local, except in the one test that says so.
 
 use std::{
     collections::BTreeMap,
@@ -21,10 +21,10 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
     packages,
-    support::{Host, LONG, Platform, Site, docker, enforced},
+    support::{Host, LONG_DEADLINE, Platform, Site, docker, enforced},
 };
 
-/// A registry of servers: what it answers to each path, whatever stands behind the `?`.
+/// A server registry: its response to each path, ignoring the query.
 #[derive(Clone, Default)]
 struct Listed(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
@@ -49,7 +49,7 @@ impl Listed {
             .insert(path.to_owned(), answer.into());
     }
 
-    /// Lists these, and nothing else.
+    /// Lists exactly these entries.
     fn list(&self, entries: &[Value]) {
         let wrapped = |entry: &Value| json!({"server": entry});
         let all: Vec<Value> = entries.iter().map(wrapped).collect();
@@ -78,7 +78,7 @@ fn tiny(kind: &str, version: &str) -> Value {
     })
 }
 
-/// A product that knows only the registry of servers at `url`, and packages of `registry`.
+/// A product whose only server registry is at `url`, with packages from `registry`.
 async fn site(url: &str, registry: Option<&Registry>) -> Site {
     let mut site = packages::site().await;
     site.kept.settings(&format!(
@@ -90,7 +90,7 @@ async fn site(url: &str, registry: Option<&Registry>) -> Site {
     site
 }
 
-/// The output of a command.
+/// The exit code and output of a command.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -115,7 +115,7 @@ async fn said(site: &Site, verb: &str, args: &[&str], input: &str) -> Said {
         .unwrap();
     let output = within(
         &format!("toolwharf {verb} {args:?}"),
-        LONG * 2,
+        LONG_DEADLINE * 2,
         child.wait_with_output(),
     )
     .await
@@ -131,7 +131,7 @@ async fn install(site: &Site, args: &[&str]) -> Said {
     said(site, "install", args, "").await
 }
 
-/// The answer of a server's tool.
+/// Calls a server's tool and returns its text.
 async fn called(host: &Host, server: &str, tool: &str, arguments: Value) -> String {
     let params = json!({"name": tool, "arguments": arguments});
     let reply = host
@@ -184,7 +184,7 @@ async fn c07_packages_go_from_a_registry_to_a_called_tool() {
     ] {
         assert!(found.out.contains(part), "{part}: {found:?}");
     }
-    // Nobody is asked, and nothing happens.
+    // Without a terminal or `--yes`, the command fails and changes nothing.
     let none = install(&site, &["tiny-node"]).await;
     assert_eq!(
         (none.code, file(&site)),
@@ -244,7 +244,7 @@ async fn c07_packages_go_from_a_registry_to_a_called_tool() {
         all["python"]["toolwharf"]["network"],
         json!(["api.example.com:443"])
     );
-    // Taken twice, a name is refused before anything runs.
+    // A name that is in use is refused before anything is executed.
     let twice = install(&site, &["tiny-node", "--yes", "--name", "node"]).await;
     assert!(
         twice.code == Some(1) && twice.err.contains("choose another name"),
@@ -252,7 +252,7 @@ async fn c07_packages_go_from_a_registry_to_a_called_tool() {
     );
     host.stop().await;
 
-    // Pinned, and with nobody to ask.
+    // The package is pinned now, so no registry is needed.
     packages::registries(
         &mut site,
         Some(packages::NO_REGISTRY),
@@ -275,7 +275,7 @@ async fn c07_packages_go_from_a_registry_to_a_called_tool() {
 #[tokio::test]
 async fn c07_a_failed_trial_leaves_nothing() {
     let registry = Registry::new().await;
-    // It does not say what its tools are.
+    // The package does not declare its tools.
     registry.publish("1.0.0", &Value::Null);
     let listed = Listed::default();
     let mut package = tiny("npm", "1.0.0");
@@ -342,7 +342,7 @@ async fn c07_secrets_go_to_the_project_and_only_there() {
         form["options"][0]["inputs"]["properties"]["KEY"]["format"],
         "password"
     );
-    // mcp.json holds no secrets.
+    // mcp.json contains no secrets.
     let refused = install(&site, &["tiny", "--yes"]).await;
     assert!(
         refused.code == Some(1) && refused.err.contains("set KEY in the environment"),
@@ -377,7 +377,7 @@ async fn c07_secrets_go_to_the_project_and_only_there() {
         .ok("GET", "/projects/shop/secrets", Value::Null)
         .await;
     assert_eq!(secrets["secrets"][0]["name"], "TINY_KEY");
-    // It is not enabled before somebody says so, and giving it up is to remove it.
+    // The server is not enabled before approval. To give up the installation is to remove the server.
     let digest = &form["digest"];
     let body = json!({"name": "other", "digest": digest, "values": {"KEY": "hunter2"}});
     let path = "/registry/servers/tiny/install?project=shop";
@@ -393,10 +393,10 @@ async fn c07_secrets_go_to_the_project_and_only_there() {
     host.running
         .ok("DELETE", &format!("/mcp/servers/{id}"), Value::Null)
         .await;
-    // Somebody was shown another entry.
+    // The digest is that of another entry.
     let stale = json!({"name": "third", "digest": "0", "values": {"KEY": "x"}});
     assert_eq!(host.running.rest("POST", path, stale).await.status, 409);
-    // A key of the project cannot install what is launched here, nor name a registry.
+    // A project key cannot install what would run on this host, nor name a registry.
     let wanted = json!({"name": "m", "role": "manage"});
     let key = host.running.ok("POST", "/keys?project=shop", wanted).await;
     let key = key["token"].as_str().unwrap();
@@ -426,7 +426,7 @@ async fn c07_secrets_go_to_the_project_and_only_there() {
     assert!(!log.contains("hunter2") && !format!("{done:?}{installed}").contains("hunter2"));
 }
 
-/// A server of one file, for Node.js without any package. `description` is JavaScript.
+/// A server of one file, for Node.js without packages. `description` is JavaScript.
 fn bundle(description: &str) -> (Vec<u8>, String) {
     let server = format!(
         r#"
@@ -479,7 +479,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
         entry(&format!("com.example/{name}"), package)
     };
     let good = of("good", r#""Where it is""#);
-    // Its words are others at each start.
+    // Its tool descriptions differ at each start.
     let fickle = of("fickle", "`Where it is: ${process.hrtime.bigint()}`");
     let broken = of("broken", "nothing.at.all");
     let mut swapped = of("swapped", r#""Where""#);
@@ -499,7 +499,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
         refused.code == Some(1) && refused.err.contains("its hash is"),
         "{refused:?}"
     );
-    // One that does not start leaves nothing, and takes nobody's bundle along.
+    // A server that does not start leaves nothing behind, and removes no other server's bundle.
     let broken = install(&site, &["broken", "--yes", "--set", "word=x"]).await;
     assert!(
         broken.code == Some(1) && broken.err.contains("nothing was installed"),
@@ -510,7 +510,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
         (bundles(), &file(&site)["mcpServers"]["broken"]),
         (1, &Value::Null)
     );
-    // The person agrees to the tools that the trial showed.
+    // The user approves the tools that the trial run showed.
     let done = install(&site, &["fickle", "--yes", "--set", "word=x"]).await;
     assert_eq!(done.code, Some(0), "{done:?}");
     let told = host.until("fickle", "running").await;
@@ -522,7 +522,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
     host.stop().await;
 }
 
-/// One that anybody may call, and one that somebody has to sign in to first.
+/// One remote server is open, the other requires a sign-in.
 #[tokio::test]
 async fn c07_a_remote_server_goes_from_a_registry_to_a_called_tool() {
     let mut open = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
@@ -571,7 +571,7 @@ async fn c07_a_remote_server_goes_from_a_registry_to_a_called_tool() {
     host.stop().await;
 }
 
-/// Real servers of the built-in catalogue. npm and uv take them from the registries that this machine is set up for.
+/// Real servers of the built-in catalogue. npm and uv use the registries that this machine is configured for.
 #[tokio::test]
 async fn c07_real_packages_of_the_built_in_catalogue() {
     let mut site = site("http://127.0.0.1:9", None).await;
@@ -648,7 +648,7 @@ mod runc {
         let done = install(&site, &["scripted", "--yes", "--set", "name=it"]).await;
         assert_eq!(done.code, Some(0), "{done:?}");
         assert!(
-            done.err.contains("it ran under runc") && done.err.contains("nothing pins it"),
+            done.err.contains("it ran under runc") && done.err.contains("it is not pinned"),
             "{done:?}"
         );
         assert_eq!(

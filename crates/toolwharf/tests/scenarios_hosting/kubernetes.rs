@@ -1,4 +1,4 @@
-//! A cluster of the tests' own, from outside.
+//! The test cluster, accessed from outside.
 
 #[cfg(feature = "kubernetes")]
 mod cluster;
@@ -10,7 +10,7 @@ use serde_json::Value;
 #[cfg(feature = "kubernetes")]
 pub(crate) use self::cluster::{Held, Webhook, kubelet_ends, nothing_left, pod, try_kubectl};
 
-/// Where tests find the kubeconfig of a cluster of their own.
+/// The variable with the path of the test cluster's kubeconfig.
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
 
 pub(crate) fn config() -> String {
@@ -29,13 +29,13 @@ fn output(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The cluster's own client.
+/// Runs `kubectl` against the cluster.
 pub(crate) fn kubectl(args: &[&str]) -> String {
     let mut kubectl = Command::new("kubectl");
     output(kubectl.args(["--kubeconfig", &config()]).args(args))
 }
 
-/// What the cluster has of a kind for a server.
+/// Returns a server's objects of one kind.
 pub(crate) fn list(kind: &str, id: &str) -> Vec<Value> {
     let selector = format!("--selector=toolwharf.dev/server={id}");
     let told = kubectl(&["get", kind, "--all-namespaces", "--output=json", &selector]);
@@ -46,7 +46,7 @@ pub(crate) fn list(kind: &str, id: &str) -> Vec<Value> {
     }
 }
 
-/// Containers of a server that run, by their ids.
+/// Returns the ids of a server's running containers.
 pub(crate) fn containers(id: &str) -> Vec<String> {
     let pods = list("pods", id);
     let statuses = pods
@@ -67,7 +67,7 @@ pub(crate) fn has_volumes(id: &str) -> bool {
     !list("persistentvolumeclaims", id).is_empty()
 }
 
-/// Kills what runs in a container.
+/// Kills the process in a container.
 pub(crate) fn kill(container: &str) {
     let config = config();
     let socket = Path::new(&config).with_file_name("containerd.sock");

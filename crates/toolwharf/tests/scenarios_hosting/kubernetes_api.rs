@@ -1,4 +1,4 @@
-//! An API server that is away, slow or forgetful, and a gateway that is killed in the middle.
+//! An API server that is unreachable, slow or has lost its history, and a gateway that is killed during an operation.
 
 use std::{fs, time::Duration};
 
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use crate::{
     kubernetes::{self, config, kubectl, list, nothing_left},
-    support::{Host, LONG, Platform, Site, with},
+    support::{Host, LONG_DEADLINE, Platform, Site, with},
 };
 
-/// Leads the site's product to this address instead of the API server.
+/// Makes the product use this address instead of the API server's.
 fn lead(site: &Site, server: &str) {
     let own = site.kept.dir.path().join("kubeconfig");
     let mut text = fs::read_to_string(config()).unwrap();
@@ -26,7 +26,7 @@ fn lead(site: &Site, server: &str) {
     site.reconfigure(&config(), own.to_str().unwrap());
 }
 
-/// The host and port of the API server.
+/// Returns host and port of the API server.
 fn api_server() -> String {
     let server = kubectl(&[
         "config",
@@ -59,7 +59,7 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
             assert_eq!(kubernetes::containers(&id), before);
         }
         proxy.be(Way::Open);
-        wait_for("the same instance to answer", LONG, async || {
+        wait_for("the same instance to answer", LONG_DEADLINE, async || {
             let echo = host.call_within(&id, "echo", json!({}), 2000).await;
             echo.status == 200
         })
@@ -67,10 +67,10 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
         assert!(host.is_marked(&id).await, "{way:?}");
         assert_eq!(kubernetes::containers(&id), before);
         assert_eq!(host.events_of(&id, "ready").await.len(), 1);
-        // What ended meanwhile is heard of afterwards.
+        // Exits in the meantime are noticed afterwards.
         proxy.be(way);
         host.kill_server(&id, "away");
-        wait_for("its end", LONG, async || {
+        wait_for("its end", LONG_DEADLINE, async || {
             kubernetes::containers(&id).is_empty()
         })
         .await;
@@ -83,7 +83,7 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
     }
 }
 
-/// A machine between that loses its power says nothing to anybody.
+/// A machine in between that loses power closes no connection.
 #[tokio::test]
 async fn d07_kubernetes_connections_that_are_lost_in_silence_are_made_again() {
     let site = Site::new(Platform::Kubernetes).await;
@@ -92,14 +92,14 @@ async fn d07_kubernetes_connections_that_are_lost_in_silence_are_made_again() {
     host.mark(&id).await;
     let before = kubernetes::containers(&id);
     proxy.lose_connections();
-    wait_for("the same instance to answer", LONG, async || {
+    wait_for("the same instance to answer", LONG_DEADLINE, async || {
         let echo = host.call_within(&id, "echo", json!({}), 2000).await;
         echo.status == 200
     })
     .await;
     assert!(host.is_marked(&id).await);
     assert_eq!(kubernetes::containers(&id), before);
-    // The watch, too.
+    // The watch is opened again, too.
     host.kill_server(&id, "silent");
     host.happened(&id, "ready", 2).await;
     host.stop().await;
@@ -119,7 +119,8 @@ async fn d07_kubernetes_an_api_server_that_is_slow_is_waited_for() {
     host.stop().await;
 }
 
-/// Every watch asks for what the API server has forgotten: it says so (410), and the pod is read again.
+/// Each watch asks for a version that the API server no longer has. The server responds with 410, and the pod is read
+/// again.
 #[tokio::test]
 async fn d07_kubernetes_a_watch_that_is_too_old_is_begun_anew() {
     let site = Site::new(Platform::Kubernetes).await;
@@ -157,7 +158,7 @@ async fn d07_kubernetes_a_watch_that_is_too_old_is_begun_anew() {
     host.stop().await;
 }
 
-/// Killed when the pod is there and nobody has heard of it.
+/// Killed when the pod exists and the gateway does not know it yet.
 #[tokio::test]
 async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_that_runs_twice() {
     for what in ["secrets", "pods"] {
@@ -168,7 +169,10 @@ async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_tha
         let path = format!("/{id}/start");
         let starting = host.ask("POST", &path, Value::Null);
         let seen = async {
-            wait_for("it to be made", LONG, async || !list(what, &id).is_empty()).await;
+            wait_for("the object to be created", LONG_DEADLINE, async || {
+                !list(what, &id).is_empty()
+            })
+            .await;
             proxy.be(Way::Stalled);
         };
         tokio::select! {
@@ -186,7 +190,7 @@ async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_tha
     }
 }
 
-/// Nobody starts it again, so that nobody makes room for it.
+/// The server is not started again, so no launch removes the old pod.
 #[tokio::test]
 async fn d07_kubernetes_what_an_earlier_run_left_goes_when_the_api_server_is_back() {
     let site = Site::new(Platform::Kubernetes).await;
@@ -196,7 +200,7 @@ async fn d07_kubernetes_what_an_earlier_run_left_goes_when_the_api_server_is_bac
     let path = format!("/{id}");
     tokio::select! {
         _ = host.ask("DELETE", &path, Value::Null) => {}
-        () = wait_for("its row to be gone", LONG, async || {
+        () = wait_for("its row to be removed", LONG_DEADLINE, async || {
             host.ask("GET", &path, Value::Null).await.status == 404
         }) => {}
     }
@@ -211,8 +215,8 @@ async fn d07_kubernetes_what_an_earlier_run_left_goes_when_the_api_server_is_bac
     host.stop().await;
 }
 
-/// In a pod of the cluster there are the API server's address in the environment, and a token, certificates and a namespace
-/// in files.
+/// Inside a pod, the API server's address is in the environment, and a token, certificates and the namespace are in
+/// files.
 #[tokio::test]
 async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
     const FILES: &str = "secrets/kubernetes.io/serviceaccount";
@@ -225,7 +229,7 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
         "/../../examples/kubernetes/rbac.yaml"
     );
     in_it(&["apply", "--filename", rights]);
-    let name = wait_for_some("the token of the account", LONG, async || {
+    let name = wait_for_some("the token of the account", LONG_DEADLINE, async || {
         let name = "--output=jsonpath={.secrets[0].name}";
         let name = in_it(&["get", "serviceaccount", "toolwharf", name]);
         (!name.is_empty()).then_some(name)
@@ -244,7 +248,7 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
         fs::write(files.join(file), text).unwrap();
     }
     site.reconfigure(&format!("kubeconfig = {:?}\n", config()), "");
-    // `/run` is another one for the product alone.
+    // The product gets a separate `/run`.
     let product = site.kept.command("serve");
     let product = product.as_std();
     let mut inside = tokio::process::Command::new("unshare");
@@ -266,7 +270,7 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
             inside.env(name, value);
         }
     }
-    // The pod that it would be.
+    // The pod that the product claims to be.
     let image = "--image=toolwharf-test/busybox:1";
     in_it(&[
         "run",
@@ -295,7 +299,7 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
         list("pods", &id)[0]["metadata"]["namespace"],
         namespace.as_str()
     );
-    // A port is reached at the pod's own address, which leads somewhere within the cluster only.
+    // A port is reached at the pod's address, which is reachable only within the cluster.
     let entry = with(
         site.entry("port", &["--http", "0.0.0.0:8080"]),
         json!({"stdio_bridge": false, "ports": [8080]}),
@@ -315,13 +319,17 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
         8080
     );
     let calling = host.tool(&port, "hold", json!({"ms": 3000}));
-    let seen = wait_for("a connection to the pod's address", LONG, async || {
-        fs::read_to_string("/proc/net/tcp")
-            .unwrap()
-            .contains(&remote)
-    });
+    let seen = wait_for(
+        "a connection to the pod's address",
+        LONG_DEADLINE,
+        async || {
+            fs::read_to_string("/proc/net/tcp")
+                .unwrap()
+                .contains(&remote)
+        },
+    );
     tokio::join!(calling, seen);
-    // It cannot come back with what it knew: all that it has made goes with its pod.
+    // The gateway cannot return with its identity: everything it has created is removed with its pod.
     host.running.kill().await;
     in_it(&["delete", "pod", "gateway", "--grace-period=1"]);
     for id in [id, port] {

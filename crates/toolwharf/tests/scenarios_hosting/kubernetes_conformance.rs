@@ -1,4 +1,4 @@
-//! The official conformance suite finds the same of a server in gVisor on Kubernetes as of one on the host.
+//! The official conformance suite has the same results for a server in gVisor on Kubernetes as for one on the host.
 
 use serde_json::{Value, json};
 use testkit::{
@@ -11,7 +11,7 @@ use crate::support::{Platform, Site, enforced};
 
 const LEGACY: &str = "2025-11-25";
 
-/// Compares check by check, for both eras of clients.
+/// Compares check by check, for clients of both eras.
 async fn same(name: &str, program: Value, args: Value, least: usize) {
     let site = Site::new(Platform::KubernetesGvisor).await;
     // The suite sends calls that wait for each other.

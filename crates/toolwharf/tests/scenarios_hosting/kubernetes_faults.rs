@@ -1,16 +1,16 @@
-//! What only a cluster does to servers, and what it lets a gateway do.
+//! Failures that only a cluster causes, and the permissions it grants a gateway.
 
 use serde_json::json;
 use testkit::{wait_for, wait_for_some};
 
 use crate::{
     kubernetes::{self, kubectl, list, nothing_left, pod},
-    support::{Host, LONG, Platform, Site, enforced, refusal, with},
+    support::{Host, LONG_DEADLINE, Platform, Site, enforced, refusal, with},
 };
 
-/// The reason that is told of a server that does not start.
+/// Returns the reason shown for a server that does not start.
 async fn reason(host: &Host, id: &str) -> String {
-    wait_for_some("the reason", LONG, async || {
+    wait_for_some("the reason", LONG_DEADLINE, async || {
         let told = host.status(id).await;
         assert_ne!(told["status"], "running", "{told:#}");
         told["reason"].as_str().map(str::to_owned)
@@ -18,11 +18,11 @@ async fn reason(host: &Host, id: &str) -> String {
     .await
 }
 
-/// A namespace for the servers of a site.
+/// Creates a namespace for the servers of a site.
 async fn namespace(site: &Site, name: &str) -> String {
     let name = format!("{name}-{}", std::process::id());
     kubectl(&["create", "namespace", &name]);
-    wait_for("the default account", LONG, async || {
+    wait_for("the default account", LONG_DEADLINE, async || {
         kubernetes::try_kubectl(&["get", "serviceaccount", "default", "--namespace", &name]).is_ok()
     })
     .await;
@@ -73,7 +73,7 @@ async fn d07_kubernetes_a_pod_that_somebody_removed_is_made_again() {
 async fn d07_kubernetes_a_pod_that_was_evicted_is_made_again_and_the_reason_is_told() {
     let site = Site::new(Platform::Kubernetes).await;
     let host = site.start().await;
-    // Scratch is as large as the disk may be; what goes beyond it the node notices within ten seconds.
+    // Scratch space is limited to the disk limit. The node notices an excess within ten seconds.
     let limits = json!({"resource_limits": {"memory": "256M", "disk": "8M"}});
     let id = host.host(with(site.entry("evicted", &[]), limits)).await;
     host.tool(&id, "fill", json!({"path": "/tmp/x", "mib": 64}))
@@ -95,7 +95,7 @@ async fn d07_kubernetes_a_kubelet_that_is_restarted_ends_nothing() {
     host.mark(&id).await;
     let before = kubernetes::containers(&id);
     kubernetes::kubelet_ends();
-    wait_for("the same instance to answer", LONG, async || {
+    wait_for("the same instance to answer", LONG_DEADLINE, async || {
         let counter = host.call_within(&id, "counter", json!({}), 2000).await;
         counter.status == 200
     })
@@ -107,7 +107,7 @@ async fn d07_kubernetes_a_kubelet_that_is_restarted_ends_nothing() {
     nothing_left(&id).await;
 }
 
-/// While the node is silent nobody knows what it runs.
+/// While the node is unreachable, it is unknown what it runs.
 #[tokio::test]
 async fn d07_kubernetes_a_server_of_a_node_that_is_gone_is_started_nowhere_else() {
     let site = Site::new(Platform::Kubernetes).await;
@@ -124,7 +124,7 @@ async fn d07_kubernetes_a_server_of_a_node_that_is_gone_is_started_nowhere_else(
         let ready = "--output=jsonpath={.status.conditions[?(@.type=='Ready')].status}";
         kubectl(&["get", "node", "node", ready])
     };
-    wait_for("a node that is not ready", 2 * LONG, async || {
+    wait_for("a node that is not ready", 2 * LONG_DEADLINE, async || {
         is_ready() != "True"
     })
     .await;
@@ -132,9 +132,9 @@ async fn d07_kubernetes_a_server_of_a_node_that_is_gone_is_started_nowhere_else(
     let failed = host.call_within(&id, "echo", json!({}), 1000).await;
     assert!(!failed.status.is_success(), "{}", failed.text());
     assert_eq!(list("pods", &id).len(), 1);
-    // A stop is not done before the node has said so: nothing is started in its place.
+    // A stop is not complete before the node confirms it, so nothing is started in its place.
     drop(held);
-    wait_for("the node", 2 * LONG, async || is_ready() == "True").await;
+    wait_for("the node", 2 * LONG_DEADLINE, async || is_ready() == "True").await;
     host.until(&id, "running").await;
     assert!(host.is_marked(&id).await);
     assert_eq!(kubernetes::containers(&id), before);
@@ -165,7 +165,7 @@ async fn d07_kubernetes_a_quota_is_told_and_waited_for() {
     let namespace = namespace(&site, "quota").await;
     let in_it = ["--namespace", &namespace];
     kubectl(&[&in_it[..], &["create", "quota", "pods", "--hard=pods=1"]].concat());
-    wait_for("the quota to count", LONG, async || {
+    wait_for("the quota to count", LONG_DEADLINE, async || {
         let used = "--output=jsonpath={.status.used.pods}";
         kubectl(&[&in_it[..], &["get", "quota", "pods", used]].concat()) == "0"
     })
@@ -217,12 +217,12 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     label("toolwharf.dev/installation-");
     kubectl(&["annotate", "pod", &pod, "toolwharf.dev/server-id-"]);
     assert!(host.is_marked(&id).await);
-    // Without our labels it is ours by its name and number.
+    // Without our labels, the pod is still recognized by its name and number.
     host.order(&id, "restart").await;
     assert!(!host.is_marked(&id).await);
     assert_eq!(kubernetes::containers(&id).len(), 1);
 
-    // What is kept from going is waited for, and nothing is started beside it.
+    // A pod that cannot be deleted is waited for, and nothing is started beside it.
     let keep = |finalizers: &str| {
         let patch = format!("--patch={{\"metadata\": {{\"finalizers\": {finalizers}}}}}");
         kubectl(&["patch", "pod", &pod, "--type=merge", &patch]);
@@ -230,7 +230,7 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     keep("[\"toolwharf.dev/test\"]");
     host.call(&id, "crash", json!({})).await;
     host.happened(&id, "crashed", 1).await;
-    wait_for("a pod on its way out", LONG, async || {
+    wait_for("a terminating pod", LONG_DEADLINE, async || {
         list("pods", &id)[0]["metadata"]["deletionTimestamp"].is_string()
     })
     .await;
@@ -239,7 +239,7 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     host.until(&id, "running").await;
     assert_eq!(list("pods", &id).len(), 1);
 
-    // The Secret owns everything: who removes it removes the server, which is started again.
+    // The Secret owns all other objects: deleting it removes the server, which is then started again.
     let ready = host.events_of(&id, "ready").await.len();
     kubectl(&["delete", "secret", &pod, "--wait=false"]);
     host.happened(&id, "ready", ready + 1).await;
@@ -249,7 +249,7 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     nothing_left(&id).await;
 }
 
-/// Its node tells the events, and nothing in its status.
+/// The cause is in the node's events, not in the pod's status.
 #[tokio::test]
 async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reason() {
     let site = Site::new(Platform::KubernetesGvisor).await;
@@ -258,7 +258,7 @@ async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reas
     let told = host.register(site.entry("nowhere", &[])).await;
     let id = told["id"].as_str().unwrap();
     let mut why = String::new();
-    wait_for("the reason", 3 * LONG, async || {
+    wait_for("the reason", 3 * LONG_DEADLINE, async || {
         why = host.status(id).await["reason"]
             .as_str()
             .unwrap_or_default()
@@ -272,7 +272,7 @@ async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reas
     nothing_left(id).await;
 }
 
-/// The image of the server has no user, which is root.
+/// The server's image has no user, which means root.
 #[tokio::test]
 async fn d07_kubernetes_a_server_is_not_root_and_cannot_end_what_looks_at_it() {
     let site = Site::new(Platform::Kubernetes).await;
@@ -315,7 +315,7 @@ async fn d07_kubernetes_an_allow_list_is_a_policy_of_addresses() {
             json!({"network": {"allow": [entry]}}),
         )
     };
-    // A name would have to be looked up again and again.
+    // A host name would have to be resolved repeatedly.
     let refused = host.ask("POST", "", allow("api.example.com:443")).await;
     let (status, places) = refusal(&refused);
     assert_eq!((status, &*places), (422, &["/network".to_owned()][..]));

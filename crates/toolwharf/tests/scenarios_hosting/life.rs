@@ -1,4 +1,4 @@
-//! H08 to H12 and H15: starts, falls, stops, and a server that is silent.
+//! H08 to H12 and H15: starts, crashes, stops, and a server that does not respond.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::{Peer, soak, wait_for, wait_for_some};
 use tokio::time::Instant;
 
-use crate::support::{Host, LONG, Platform, Site, body, docker, gone, unique, with};
+use crate::support::{Host, LONG_DEADLINE, Platform, Site, body, docker, gone, unique, with};
 
 on_every_platform!(
     h08_registered_servers_are_back_when_the_product_is,
@@ -49,14 +49,14 @@ async fn h08_registered_servers_are_back_when_the_product_is(platform: Platform)
             ready.push(at(&host.happened(id, "ready", times).await[times - 1]));
         }
         let spread = *ready.iter().max().unwrap() - *ready.iter().min().unwrap();
-        // One after the other they would be three starts apart.
+        // One after the other, they would be three starts apart.
         assert!(spread.num_seconds() < 3 * DELAY_S, "{spread}");
     };
     let host = site.start().await;
     back(&host, 2).await;
     let list = host.ok("GET", "", Value::Null).await;
     assert_eq!(list["servers"].as_array().unwrap().len(), 4);
-    // No tool of theirs is missing from the gateway's list.
+    // The gateway's list has all of their tools.
     let tools = host
         .running
         .mcp("", "tools/list", json!({}))
@@ -68,14 +68,14 @@ async fn h08_registered_servers_are_back_when_the_product_is(platform: Platform)
         .filter(|tool| tool["name"].as_str().unwrap().ends_with("echo"));
     assert_eq!(echoes.count(), 4, "{tools:?}");
 
-    // Killed, it leaves nothing that would run twice.
+    // After SIGKILL, no leftover instance runs beside the new one.
     host.running.kill().await;
     let host = site.start().await;
     back(&host, 3).await;
     host.stop().await;
 }
 
-/// An instance of a session's own ends no other one.
+/// Launching the instance of one session ends no other instance.
 #[tokio::test]
 async fn sessions_have_containers_of_their_own() {
     let site = Site::new(Platform::Runc).await;
@@ -114,9 +114,9 @@ async fn sessions_have_containers_of_their_own() {
     host.stop().await;
 }
 
-/// Until it answers well again.
+/// Waits until the server responds correctly again.
 async fn back(host: &Host, id: &str, since: Instant) -> Duration {
-    wait_for("a good answer", LONG, async || {
+    wait_for("a good answer", LONG_DEADLINE, async || {
         let echo = host.call(id, "echo", json!({"n": 1})).await;
         echo.status == 200 && body(&echo)["result"]["structuredContent"]["n"] == 1
     })
@@ -163,8 +163,8 @@ async fn h09_a_server_that_crashed_or_was_killed_is_back_in_5_s(platform: Platfo
     host.mark(&id).await;
     let start = Instant::now();
     host.kill_server(&id, &name);
-    // What is called before the end is noticed is answered with an error; the mark tells them apart.
-    wait_for("another instance", LONG, async || {
+    // A call before the exit is noticed gets an error. The counter tells the instances apart.
+    wait_for("another instance", LONG_DEADLINE, async || {
         let counter = host.call(&id, "counter", json!({})).await;
         counter.status == 200 && body(&counter)["result"]["structuredContent"]["total"] == 0
     })
@@ -191,7 +191,7 @@ async fn h09_restart_policies_are_as_docker_has_them(platform: Platform) {
     let entries =
         POLICIES.map(|policy| with(site.entry(policy, &[]), json!({"restart_policy": policy})));
     join_all(entries.map(|entry| host.host(entry))).await;
-    // An end with code 0, and one with another.
+    // An exit with code 0, and one with another code.
     for (code, states) in [
         (0, ["running", "stopped", "running", "stopped"]),
         (3, ["running", "running", "running", "failed"]),
@@ -222,14 +222,14 @@ async fn h09_restart_policies_are_as_docker_has_them(platform: Platform) {
             host.until(policy, "running").await;
         }
     }
-    // What ran when the product went.
+    // Servers that were running when the product stopped.
     host.stop().await;
     let host = site.start().await;
     for policy in &POLICIES[..3] {
         host.until(policy, "running").await;
     }
     assert_eq!(host.status("no").await["status"], "stopped");
-    // What was stopped by hand before.
+    // Servers that were stopped manually.
     for policy in POLICIES {
         assert_eq!(host.order(policy, "stop").await["status"], "stopped");
     }
@@ -266,7 +266,7 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
             .contains("no configuration"),
         "{told:#}"
     );
-    // Calls are not kept waiting for it: the answer comes before the next attempt.
+    // Calls do not wait for the restart: the response arrives before the next attempt.
     let refused = host.call(&id, "echo", json!({})).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     let after = told_at.elapsed();
@@ -280,7 +280,7 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
     assert_eq!(first[0]["detail"]["waitSeconds"], 5);
     assert_eq!(host.events_of(&id, "crashed").await.len(), 4);
 
-    // The first wait for real, and what is announced after it; in a soak the next two as well.
+    // Waits the first backoff in real time and checks the announced next one. A soak run also waits the next two.
     let waits_for_real: &[u64] = if soak() { &[5, 15, 45] } else { &[5] };
     let rungs = [5, 15, 45, 120];
     for (at_rung, seconds) in waits_for_real.iter().enumerate() {
@@ -288,7 +288,7 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
         let crashes = host.events_of(&id, "crashed").await;
         let waited = at(&crashes[at_rung + 4]) - at(&waits[at_rung]);
         let least = i64::try_from(seconds * 1000 - 100).unwrap();
-        // Not before its time, and not a rung later.
+        // Not too early, and not a whole step too late.
         assert!(waited.num_milliseconds() >= least, "{waited}");
         assert!(waited.num_milliseconds() < least + 10_000, "{waited}");
         assert_eq!(
@@ -307,12 +307,12 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
     let (before, announced) = (rungs[rounds - 1] * 1000, rungs[rounds] * 1000);
     assert!((before + 1..=announced).contains(&wait), "{wait}");
 
-    // By hand it begins anew.
+    // A manual restart resets the backoff.
     let told = host.order(&id, "restart").await;
     assert_eq!(told["status"], "backoff", "{told:#}");
     let waits = host.happened(&id, "backoff", rounds + 2).await;
     assert_eq!(waits[rounds + 1]["detail"]["waitSeconds"], 5);
-    // A stop is a stop.
+    // A stop ends the retries.
     let told = host.order(&id, "stop").await;
     assert_eq!(
         (&told["status"], &told["next_attempt_ms"]),
@@ -326,16 +326,21 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
 }
 
 async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
-    const TOLD: &str = "/data/told";
+    const SIGTERM_FILE: &str = "/data/told";
     let site = Site::new(platform).await;
     let host = site.start().await;
     let [polite, stubborn] = [unique("h11-polite"), unique("h11-stubborn")];
     let volume = json!({"volumes": ["/data"], "resource_limits": {"disk": "32M"}});
-    let own = ["--ignore-eof", "--note-sigterm", TOLD];
+    let own = ["--ignore-eof", "--note-sigterm", SIGTERM_FILE];
     let polite_id = host
         .host(with(site.entry(&polite, &own), volume.clone()))
         .await;
-    let own = ["--ignore-eof", "--ignore-sigterm", "--note-sigterm", TOLD];
+    let own = [
+        "--ignore-eof",
+        "--ignore-sigterm",
+        "--note-sigterm",
+        SIGTERM_FILE,
+    ];
     let stubborn_id = host.host(with(site.entry(&stubborn, &own), volume)).await;
     let short = host.host(site.entry("h11-short", &[])).await;
     let long = host.host(site.entry("h11-long", &[])).await;
@@ -344,7 +349,7 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
     let cut = host.call(&long, "slow", json!({"ms": 600_000}));
     let ending = async {
         for id in [&short, &long] {
-            wait_for("a call in flight", LONG, async || {
+            wait_for("a call in flight", LONG_DEADLINE, async || {
                 host.status(id).await["in_flight"] == 1
             })
             .await;
@@ -355,7 +360,7 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
     };
     let (drained, cut, sent) = tokio::join!(drained, cut, ending);
     assert!(sent >= start);
-    // Done in time, or answered with an error.
+    // Finished in time, or answered with an error.
     assert_eq!(drained.status, 200, "{}", drained.text());
     assert!(
         cut.status.is_server_error(),
@@ -365,30 +370,31 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
     );
     assert!(!cut.text().is_empty());
     let mut host = host;
-    let status = host.running.process.wait(LONG).await;
+    let status = host.running.process.wait(LONG_DEADLINE).await;
     let took = sent.elapsed();
     assert!(
         status.success(),
         "{status}: {}",
         host.running.process.stderr()
     );
-    // Half a minute in all, calls that are let finish included; what is killed takes its time to be gone on a busy machine.
+    // Half a minute in total, including the drain. After SIGKILL, processes take some time to disappear on a busy
+    // machine.
     assert!(took < Duration::from_secs(33), "{took:?}");
     assert!(
         took > Duration::from_secs(20),
-        "what ignores SIGTERM had {took:?} only"
+        "a server that ignores SIGTERM got only {took:?}"
     );
     gone(platform, &polite_id, &polite).await;
     gone(platform, &stubborn_id, &stubborn).await;
     drop(host);
-    // What the servers wrote down.
+    // The files that the servers wrote.
     let host = site.start().await;
     for id in [&polite_id, &stubborn_id] {
         host.until(id, "running").await;
-        let told = host.said(id, "read", json!({"path": TOLD})).await;
+        let told = host.said(id, "read", json!({"path": SIGTERM_FILE})).await;
         assert_eq!(told, "terminated\n", "{id}");
     }
-    // Nothing of them is to stay on this machine; a stop by hand is not as patient.
+    // No process may remain on this machine. A manual stop has a shorter grace period.
     let stops = [&polite_id, &stubborn_id].map(|id| host.order(id, "stop"));
     for told in join_all(stops).await {
         assert_eq!(told["status"], "stopped", "{told:#}");
@@ -397,13 +403,13 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
 }
 
 async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
-    const TOLD: &str = "/data/told";
+    const SIGTERM_FILE: &str = "/data/told";
     const GRACE: Duration = Duration::from_secs(10);
     let site = Site::new(platform).await;
     let host = site.start().await;
     let name = unique("h12");
     let entry = with(
-        site.entry(&name, &["--ignore-eof", "--note-sigterm", TOLD]),
+        site.entry(&name, &["--ignore-eof", "--note-sigterm", SIGTERM_FILE]),
         json!({"volumes": ["/data"], "resource_limits": {"disk": "32M"}, "environment": {"H12": "kept"}}),
     );
     let id = host.host(entry).await;
@@ -427,7 +433,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
     let stubborn_before = host.instances(&stubborn_id, &stubborn);
     let (took, stubborn_took) = tokio::join!(restart(&id), restart(&stubborn_id));
     assert!(took < Duration::from_secs(10), "{took:?}");
-    // Whoever ignores SIGTERM gets its ten seconds, and SIGKILL at their end.
+    // A server that ignores SIGTERM is given ten seconds, then SIGKILL.
     assert!(stubborn_took >= GRACE, "{stubborn_took:?}");
     assert!(
         stubborn_took < GRACE + Duration::from_secs(8),
@@ -437,7 +443,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
     assert_eq!(stubborn_after.len(), 1);
     assert_ne!(stubborn_before, stubborn_after);
     assert!(!host.is_marked(&stubborn_id).await);
-    // Its next ten seconds, and the product's thirty, would be waited for in vain.
+    // Otherwise its next ten seconds and the product's thirty would have to be waited for.
     host.call(&stubborn_id, "crash", json!({"code": 1})).await;
     host.until(&stubborn_id, "failed").await;
     let after = host.instances(&id, &name);
@@ -445,19 +451,19 @@ async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
     assert_ne!(before, after);
     assert!(!host.is_marked(&id).await);
     assert_eq!(
-        host.said(&id, "read", json!({"path": TOLD})).await,
+        host.said(&id, "read", json!({"path": SIGTERM_FILE})).await,
         "terminated\n"
     );
     let env = host.tool(&id, "env", json!({})).await;
     assert_eq!(env["structuredContent"]["H12"], "kept");
-    // What was counted before counts no more: two more falls are two.
+    // The counter was reset: two further crashes count as two.
     for times in 1..=2 {
         let ready = host.events_of(&id, "ready").await.len();
         host.call(&id, "crash", json!({})).await;
         host.happened(&id, "ready", ready + 1).await;
         assert_eq!(host.until(&id, "running").await["restart_count"], times);
     }
-    // One that is not there, and one that nobody wants.
+    // A server that does not exist.
     let missing = host.ask("POST", "/h12-missing/restart", Value::Null).await;
     assert_eq!(missing.status, 404);
     host.stop().await;
@@ -474,7 +480,7 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted(platform: Platfor
     let id = host.host(entry).await;
     host.mark(&id).await;
     let instance = host.instances(&id, &name);
-    // One that serves a call is busy, not silent.
+    // A server that is processing a call is busy, not unresponsive.
     let busy = host
         .call_within(&id, "freeze", json!({"ms": 3000}), 30_000)
         .await;
@@ -482,12 +488,12 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted(platform: Platfor
     assert_eq!(host.status(&id).await["status"], "running");
     assert!(host.events_of(&id, "unresponsive").await.is_empty());
 
-    // Nobody waits for this one any more when it is asked.
+    // No call is in flight any longer when the heartbeat is sent.
     let left = host
         .call_within(&id, "freeze", json!({"ms": 8000}), 100)
         .await;
     assert_eq!(left.status, 504, "{}", left.text());
-    let told = wait_for_some("a silent server", LONG, async || {
+    let told = wait_for_some("a silent server", LONG_DEADLINE, async || {
         let told = host.status(&id).await;
         (told["status"] == "unresponsive").then_some(told)
     })
@@ -498,7 +504,7 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted(platform: Platfor
     let events = host.happened(&id, "unresponsive", 1).await;
     assert_eq!(events[0]["detail"]["missed"], 2);
     assert_eq!(host.instances(&id, &name), instance);
-    // It answers again, and is the same.
+    // The server responds again, and is the same instance.
     host.happened(&id, "responsive", 1).await;
     host.until(&id, "running").await;
     assert!(host.is_marked(&id).await);

@@ -1,4 +1,4 @@
-//! H16 and H17: what a server may take, and what becomes of one that takes more.
+//! H16 and H17: the limits of a server, and what happens if it exceeds them.
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ on_every_platform!(
     h17_the_given_limits_are_enforced,
 );
 
-/// What a server may take by the word of whoever enforces it.
+/// Asserts which limits are reported as enforced. Returns the status.
 async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
     let told = host.status(id).await;
     for what in [
@@ -25,7 +25,7 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
         "privileges",
     ] {
         let (holds, how) = enforced(&told, what);
-        // A cluster does not tell whether it keeps to these, and a node's volumes in a swarm have no limit.
+        // A cluster does not report whether it enforces these, and a swarm node's volumes have no limit.
         let is_unknown = match what {
             "pids" | "network" => platform.is_kubernetes(),
             "disk" => {
@@ -47,8 +47,8 @@ async fn is_killed_for_memory(host: &Host, id: &str, mib: u64) {
     is_killed(host, id, ("alloc", json!({"mib": mib})), told).await;
 }
 
-/// Takes too much until it is killed for that, and comes back. What is told: in the status, in the event, and as a word
-/// of the cause.
+/// Makes a server exceed a limit until it is killed for it, and waits for the restart. `status` and `event` are the
+/// fields that must be set; `word` must be part of the cause.
 async fn is_killed(
     host: &Host,
     id: &str,
@@ -84,13 +84,13 @@ async fn h16_the_defaults_are_enforced(platform: Platform) {
         (&limits["cpu"], &limits["memory"], &limits["disk"]),
         (&json!(0.5), &json!(512 << 20), &json!(1 << 30))
     );
-    // Half a core, whatever there is: more than one is asked for.
+    // Half a core, whatever the machine has. The tool uses more than one.
     let used = async || {
         let told = host.status(&id).await;
         told["usage"]["cpu_seconds"].as_f64().unwrap()
     };
     if platform == Platform::KubernetesGvisor {
-        // The gVisor of the tests' cluster limits nothing.
+        // In the test cluster, gVisor enforces no limits.
         cannot_write(&host, &id).await;
         host.stop().await;
         return;
@@ -108,7 +108,7 @@ async fn h16_the_defaults_are_enforced(platform: Platform) {
     );
     assert!(
         after - before > 0.05,
-        "it is not counted: {} s",
+        "the CPU time is not counted: {} s",
         after - before
     );
     is_killed_for_memory(&host, &id, 600).await;
@@ -116,7 +116,7 @@ async fn h16_the_defaults_are_enforced(platform: Platform) {
     host.stop().await;
 }
 
-/// The server cannot write files that are not its own.
+/// Asserts that the server cannot write files outside its own directories.
 async fn cannot_write(host: &Host, id: &str) {
     let path = json!({"path": "/usr/h16", "text": "x"});
     let written = host.tool(id, "write", path).await;
@@ -144,7 +144,7 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
         if platform == Platform::Kubernetes {
             is_killed_for_memory(&host, &wide, 1200).await;
         }
-        // What no cluster promises is refused to those who insist.
+        // A strict registration is refused, because no cluster guarantees these limits.
         let strict = json!({"resource_limits": {"strict": true}});
         let strict = with(site.entry("h17-strict", &[]), strict);
         let refused = host.ask("POST", "", strict).await;
@@ -159,7 +159,7 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
     }
     is_killed_for_memory(&host, &wide, 1200).await;
 
-    // Fewer processes than gVisor itself has are not to be had there.
+    // gVisor itself needs more processes than this.
     let few = !matches!(platform, Platform::Gvisor | Platform::SwarmGvisor);
     let given = json!({"volumes": ["/data"], "resource_limits": {
         "memory": "160M", "disk": "32M", "pids": if few { 64 } else { 300 },
@@ -195,7 +195,7 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
         let place = "/resource_limits/pids".to_owned();
         assert_eq!(refusal(&refused), (422, vec![place]), "{}", refused.text());
     }
-    // Contained, not killed; and its neighbour does not notice.
+    // The excess is contained and not killed, and another server is not affected.
     assert!(host.is_marked(&narrow).await);
     host.tool(&wide, "echo", json!({})).await;
     host.order(&narrow, "restart").await;
@@ -208,7 +208,7 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
     host.stop().await;
 }
 
-/// A server that asks again and again for what it may not reach does not fill the log.
+/// A server that repeatedly requests a forbidden host does not flood the log.
 #[tokio::test]
 async fn refused_egress_is_logged_once_a_second() {
     let site = Site::new(Platform::Process).await;

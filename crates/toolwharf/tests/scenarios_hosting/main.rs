@@ -1,11 +1,11 @@
-//! Scenarios H01 to H20 of SCENARIOS.md through the product's own REST API: each runs as `process::…`, with the state in
-//! Postgres as `postgres::…`, as `runc::…` and as `gvisor::…`. They need servers of their own: `cargo xtask postgres --
-//! cargo xtask docker -- cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`. On a swarm (`d06_swarm::…`, `d06_swarm_gvisor::…`)
+//! Scenarios H01 to H20 of SCENARIOS.md through the product's REST API. Each runs as `process::…`, `postgres::…` (state
+//! in Postgres), `runc::…` and `gvisor::…`. They need separate daemons: `cargo xtask postgres -- cargo xtask docker --
+//! cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`. On a swarm (`d06_swarm::…`, `d06_swarm_gvisor::…`)
 //! most of them run in the soak: `cargo xtask soak swarm`.
 //!
-//! Where a platform cannot do a thing, its test asserts how it says so.
+//! If a platform does not support a feature, its test asserts the error message.
 
-#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 #[macro_use]
 mod support;

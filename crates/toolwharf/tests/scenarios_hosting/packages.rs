@@ -1,5 +1,5 @@
-//! U03: servers that `npx` and `uvx` name, in a sandbox without a network. npm and uv take them from the registries that
-//! this machine is set up for; whatever else is asked for is asked of this machine's loopback.
+//! U03: servers started with `npx` and `uvx`, in a sandbox without network. npm and uv use the registries that this
+//! machine is configured for; every other request goes to loopback.
 
 use std::{
     env, fs,
@@ -15,14 +15,14 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::support::{Host, LONG, Platform, Site, enforced, refusal};
+use crate::support::{Host, LONG_DEADLINE, Platform, Site, enforced, refusal};
 
-/// Nobody listens there.
+/// No process listens there.
 pub(crate) const NO_REGISTRY: &str = "http://127.0.0.1:9";
 const EVERYTHING: &str = "@modelcontextprotocol/server-everything";
 const REQUIREMENTS: &str = include_str!("../../../../xtask/deps/requirements.txt");
 
-/// A product that finds uv, and gives up on a registry at once.
+/// A product that finds uv and gives up on a registry at once.
 pub(crate) async fn site() -> Site {
     let mut site = Site::new(Platform::Process).await;
     let uv = node_modules().with_file_name("venv").join("bin/uv");
@@ -71,7 +71,7 @@ async fn empty_registry() -> (String, JoinSet<()>) {
     (url, serving)
 }
 
-/// The version of server-everything that other tests have, too.
+/// The version of server-everything that other tests use.
 fn everything() -> String {
     let manifest = node_modules().join(EVERYTHING).join("package.json");
     let manifest = fs::read(&manifest).unwrap_or_else(|why| {
@@ -81,7 +81,7 @@ fn everything() -> String {
     manifest["version"].as_str().unwrap().to_owned()
 }
 
-/// Likewise.
+/// The version of mcp-server-time that other tests use.
 fn time() -> &'static str {
     let mut lines = REQUIREMENTS.lines();
     lines
@@ -89,7 +89,7 @@ fn time() -> &'static str {
         .unwrap()
 }
 
-/// Waits until it runs; the names of its tools.
+/// Waits until the server runs. Returns its tool names.
 async fn tools(host: &Host, id: &str) -> Vec<String> {
     host.until(id, "running").await;
     let reply = host
@@ -109,7 +109,7 @@ fn id(told: &Value) -> String {
     told["id"].as_str().unwrap().to_owned()
 }
 
-/// What stands in the folders of packages: `npm/KEY/VERSION` and the like.
+/// Returns the package directories: `npm/KEY/VERSION` and the like.
 pub(crate) fn shelved(site: &Site) -> Vec<String> {
     let packages = site.kept.data("packages");
     let list = |folder: &Path| -> Vec<PathBuf> {
@@ -223,7 +223,7 @@ async fn u03_what_cannot_be_installed_says_why() {
         }
         assert!(!told.contains("hunter2"), "{told}");
     }
-    // Waiting would not help.
+    // These options are refused at once, because waiting would not help.
     for (name, command, option) in [("c", "npx", "-c"), ("index", "uvx", "--index-url")] {
         let refused = host
             .ask("POST", "", entry(name, command, &[option, "hunter2"]))
@@ -231,7 +231,7 @@ async fn u03_what_cannot_be_installed_says_why() {
         assert_eq!(refusal(&refused), (422, vec!["/command".to_owned()]));
         let words = refused.text();
         assert!(
-            words.contains(&format!("`{option}` is no option of `{command}`")),
+            words.contains(&format!("`{option}` is not an option of `{command}`")),
             "{words}"
         );
         assert!(!words.contains("hunter2"), "{words}");
@@ -261,7 +261,7 @@ async fn u03_what_cannot_be_installed_says_why() {
         );
     }
     host.stop().await;
-    // Without npm and uv; the sandbox's own tools are the system's.
+    // Without npm and uv. The sandbox uses the system's own tools.
     let nothing = site.kept.dir.path().to_owned();
     site.kept.set_env("PATH", nothing.to_str());
     let host = site.start().await;
@@ -277,7 +277,7 @@ async fn u03_what_cannot_be_installed_says_why() {
     host.stop().await;
 }
 
-/// A package whose code would run as soon as its environment's Python is started, and leave a file.
+/// A package whose code would run as soon as its environment's Python starts, and create a file.
 const BAIT: &str = r#"
 import sys, zipfile
 folder, mark = sys.argv[1:]
@@ -302,7 +302,7 @@ async fn u03_no_code_of_a_package_runs_outside_of_the_sandbox() {
         .unwrap();
     assert!(made.success());
     site.kept.set_env("UV_FIND_LINKS", Some(&folder));
-    // Settings of the user do not weaken that.
+    // The user's settings do not weaken this.
     site.kept.set_env("UV_COMPILE_BYTECODE", Some("1"));
     let (registry, _serving) = empty_registry().await;
     registries(&mut site, None, Some(&registry));
@@ -311,7 +311,7 @@ async fn u03_no_code_of_a_package_runs_outside_of_the_sandbox() {
     let log = host.stop().await;
     assert!(log.contains("installed a package"), "{log}");
     assert!(!Path::new(&mark).exists(), "its code ran");
-    // It would have: this is how Python treats such files.
+    // Proof that the bait works: Python executes such files.
     let python = site.kept.data("packages/pypi/bait/1.0/venv/bin/python");
     assert!(
         Command::new(python)
@@ -320,10 +320,10 @@ async fn u03_no_code_of_a_package_runs_outside_of_the_sandbox() {
             .unwrap()
             .success()
     );
-    assert!(Path::new(&mark).exists(), "it is no bait");
+    assert!(Path::new(&mark).exists(), "the bait does not work");
 }
 
-/// The process that installs something into this product's data, if there is one.
+/// Returns the process that installs something into this product's data, if any.
 fn installer(site: &Site) -> Option<PathBuf> {
     let stage = site.kept.data("packages");
     let entries = fs::read_dir("/proc")
@@ -339,19 +339,19 @@ fn installer(site: &Site) -> Option<PathBuf> {
 #[tokio::test]
 async fn u03_an_installation_that_a_crash_cut_off_leaves_nothing_half_made() {
     let mut site = site().await;
-    // Takes connections, and never answers.
+    // A registry that accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     registries(&mut site, Some(&url), Some(&url));
     let host = site.start().await;
     let package = format!("mcp-server-time@{}", time());
     let registering = host.register(entry("time", "uvx", &[&package]));
-    let asked = within("a request to the registry", LONG, silent.accept());
+    let asked = within("a request to the registry", LONG_DEADLINE, silent.accept());
     let _connection = tokio::select! {
-        told = registering => panic!("it was told before the registry was asked: {told}"),
+        told = registering => panic!("it responded before the registry was asked: {told}"),
         connection = asked => connection.unwrap(),
     };
-    let process = wait_for_some("uv at work", LONG, async || installer(&site)).await;
+    let process = wait_for_some("uv at work", LONG_DEADLINE, async || installer(&site)).await;
     let environ = fs::read(process.join("environ")).unwrap();
     let environ = String::from_utf8_lossy(&environ);
     assert!(
@@ -360,7 +360,10 @@ async fn u03_an_installation_that_a_crash_cut_off_leaves_nothing_half_made() {
     );
     let Host { running, .. } = host;
     running.kill().await;
-    wait_for("the end of uv", LONG, async || installer(&site).is_none()).await;
+    wait_for("the end of uv", LONG_DEADLINE, async || {
+        installer(&site).is_none()
+    })
+    .await;
     let left = shelved(&site);
     assert!(
         left.iter().any(|entry| entry.contains("/.new-")) && left.len() == 1,
@@ -379,7 +382,7 @@ async fn u03_an_installation_that_a_crash_cut_off_leaves_nothing_half_made() {
     );
     host.stop().await;
 
-    // Its interpreter is gone, as after an upgrade of the system: it is installed anew, with what was found before.
+    // The interpreter is gone, as after a system upgrade: the package is installed again with the same pinned versions.
     let version = site
         .kept
         .data("packages/pypi")

@@ -1,12 +1,11 @@
-//! Packages of `npx` and `uvx` that servers of the file are started from, and how they move on to newer versions. The
-//! registry is one of the test's own.
+//! Pinned packages of `npx` and `uvx` for servers of the configuration file, and their updates. The registry is local.
 
 use serde_json::{Value, json};
 use testkit::{Peer, Registry, StdioClient, wait_for_some, within};
 
 use crate::{
     packages,
-    support::{Host, LONG, Site},
+    support::{Host, LONG_DEADLINE, Site},
 };
 
 /// A product that knows only this registry, with these settings.
@@ -19,7 +18,7 @@ async fn site(registry: Option<&Registry>, settings: &str) -> Site {
     site
 }
 
-/// `None`: nobody listens where the registries should be.
+/// Sets the registries. With `None`, they are unreachable.
 fn registries(site: &mut Site, registry: Option<&Registry>) {
     let npm = registry.map_or(packages::NO_REGISTRY.to_owned(), Registry::npm);
     let pypi = registry.map_or(packages::NO_REGISTRY.to_owned(), Registry::pypi);
@@ -31,7 +30,7 @@ fn tool(name: &str, description: &str) -> Value {
 }
 
 async fn running(host: &Host, name: &str) -> Value {
-    wait_for_some(&format!("{name} to run"), LONG, async || {
+    wait_for_some(&format!("{name} to run"), LONG_DEADLINE, async || {
         let path = format!("/mcp/servers/{name}");
         let row = host.running.ok("GET", &path, Value::Null).await;
         (row["status"] == "running").then_some(row)
@@ -39,7 +38,7 @@ async fn running(host: &Host, name: &str) -> Value {
     .await
 }
 
-/// The version that answers.
+/// Returns the version of the running server.
 async fn version(host: &Host, name: &str, tool: &str) -> String {
     let params = json!({"name": tool, "arguments": {}});
     let scope = format!("-/{name}");
@@ -65,7 +64,7 @@ async fn the_file_s_servers_are_pinned_where_the_settings_say_so() {
     }
     host.stop().await;
     assert_eq!(packages::shelved(&site).len(), 4);
-    // Nothing is asked of a registry any more, and a newer version is nothing to it.
+    // Registries are no longer contacted, and a newer version has no effect.
     registry.publish("1.1.0", &json!([tool("hello", "Says hello")]));
     registries(&mut site, None);
     let host = site.start().await;
@@ -82,7 +81,7 @@ async fn the_file_s_servers_are_confined_where_the_settings_say_so() {
     registry.publish("1.0.0", &json!([tool("hello", "Says hello")]));
     let site = site(Some(&registry), "[defaults]\nsandbox = true\n").await;
     let mut entry = json!({"command": "npx", "args": ["-y", Registry::PACKAGE]});
-    // Which `npx` itself needs.
+    // `npx` itself needs this variable.
     entry["env"] = json!({"npm_config_registry": registry.npm()});
     let mut out = entry.clone();
     out["sandbox"] = false.into();
@@ -96,7 +95,7 @@ async fn the_file_s_servers_are_confined_where_the_settings_say_so() {
     host.stop().await;
 }
 
-/// What `toolwharf update` says.
+/// The exit code and output of `toolwharf update`.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -106,7 +105,7 @@ struct Said {
 async fn update(site: &Site, args: &[&str]) -> Said {
     let mut command = site.kept.command("update");
     command.args(args).arg("--data-dir").arg(site.kept.data(""));
-    let output = within("toolwharf update", LONG, command.output()).await;
+    let output = within("toolwharf update", LONG_DEADLINE, command.output()).await;
     let output = output.unwrap();
     Said {
         code: output.status.code(),
@@ -115,7 +114,7 @@ async fn update(site: &Site, args: &[&str]) -> Said {
     }
 }
 
-/// The versions on the only shelf.
+/// Returns the installed versions of the only package.
 fn versions(site: &Site) -> Vec<String> {
     let shelved = packages::shelved(site).into_iter();
     let names = shelved.map(|path| path.rsplit('/').next().unwrap().to_owned());
@@ -162,7 +161,7 @@ async fn an_update_shows_what_changes_and_agrees_to_it() {
     ] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }
-    // Nobody agreed.
+    // The update was not approved.
     let said = update(&site, &["node"]).await;
     assert_eq!(said.code, Some(2), "{}", said.err);
     assert_eq!(versions(&site), ["1.0.0", "1.1.0"]);
@@ -232,7 +231,7 @@ async fn an_update_keeps_to_the_versions_that_are_asked_for() {
     for version in ["1.2.0", "2.1.0"] {
         registry.publish(version, &tools);
     }
-    // How a version looks that does not say what its tools are.
+    // A version that does not declare its tools.
     registry.publish("1.3.0", &Value::Null);
     let said = update(&site, &["--check", "-o", "json"]).await;
     assert_eq!(said.code, Some(1), "{}", said.err);
@@ -265,7 +264,7 @@ async fn an_update_keeps_to_the_versions_that_are_asked_for() {
     host.stop().await;
 }
 
-/// A gateway that does not own the data directory starts what is there, and installs nothing.
+/// A gateway that does not own the data directory starts installed packages and installs nothing.
 #[tokio::test]
 async fn only_serve_installs_packages() {
     let registry = Registry::new().await;

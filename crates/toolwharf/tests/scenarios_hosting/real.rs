@@ -1,11 +1,11 @@
-//! Somebody else's server: npm's server-everything, hosted as a command and as an image.
+//! A third-party server: npm's server-everything, hosted as a command and as an image.
 
 use serde_json::{Value, json};
 use testkit::conformance::node_modules;
 
 use crate::support::{Platform, Site};
 
-/// Its entry. The image is made by `cargo xtask docker` of what `cargo xtask setup` installed.
+/// The server's entry. `cargo xtask docker` builds the image from what `cargo xtask setup` installed.
 fn everything(platform: Platform) -> Value {
     if platform.runs_images() {
         return json!({"name": "everything", "image": platform.image("everything")});
@@ -26,7 +26,7 @@ async fn a_real_server_is_hosted_and_in_the_gateway(platform: Platform) {
     let site = Site::new(platform).await;
     let host = site.start().await;
     let mut entry = everything(platform);
-    // Half a core of a busy machine is little for a start of Node.js.
+    // Half a core of a busy machine is too little to start Node.js.
     entry["resource_limits"] = json!({"cpu": 2, "memory": "1G"});
     entry["start_timeout_ms"] = 80_000.into();
     let id = host.host(entry).await;

@@ -1,4 +1,4 @@
-//! H01, H03, H13, H14 and H18: what is registered, what is told of it, and what is refused.
+//! H01, H03, H13, H14 and H18: registration, status, and refusals.
 
 use serde_json::{Value, json};
 use sqlx::{
@@ -9,7 +9,7 @@ use testkit::wait_for_some;
 use tokio::net::TcpListener;
 
 use crate::support::{
-    Host, LONG, Platform, Site, body, enforced, gone, instances, refusal, unique, with,
+    Host, LONG_DEADLINE, Platform, Site, body, enforced, gone, instances, refusal, unique, with,
 };
 
 on_every_platform!(
@@ -21,7 +21,7 @@ on_every_platform!(
     bad_registrations_are_refused_by_their_fields,
 );
 
-/// The row as the store keeps it.
+/// Returns the row in the store.
 async fn row(site: &Site, id: &str) -> Option<(String, String, String, String)> {
     let columns = "SELECT container_type, status, name, image FROM";
     if let Some(database) = &site.kept.database {
@@ -40,7 +40,7 @@ async fn row(site: &Site, id: &str) -> Option<(String, String, String, String)> 
     row
 }
 
-/// How many events of servers are written down.
+/// Returns the number of stored server events.
 async fn events(site: &Site) -> i64 {
     if let Some(database) = &site.kept.database {
         let mut conn = PgConnection::connect(database.url()).await.unwrap();
@@ -82,7 +82,7 @@ async fn h01_a_registration_makes_an_instance_a_bridge_and_a_row(platform: Platf
     assert_eq!(told[target], entry[target]);
     assert_eq!(host.status(&id).await["container_type"], "mcp_server");
     // The row, once it is written.
-    let kept = wait_for_some("the status in the row", LONG, async || {
+    let kept = wait_for_some("the status in the row", LONG_DEADLINE, async || {
         row(&site, &id).await.filter(|row| row.1 == "ready")
     })
     .await;
@@ -91,14 +91,14 @@ async fn h01_a_registration_makes_an_instance_a_bridge_and_a_row(platform: Platf
         kept,
         ("mcp_server".into(), "ready".into(), name.clone(), target)
     );
-    // The instance, and the bridge to it, also from the gateway.
+    // The instance and the bridge to it, also through the gateway.
     assert_eq!(host.instances(&id, &name).len(), 1);
     let echo = host.tool(&id, "echo", json!({"n": 1})).await;
     assert_eq!(echo["structuredContent"]["n"], 1);
     let called = json!({"name": "echo", "arguments": {"n": 2}});
     let answer = host.running.mcp("", "tools/call", called).await;
     assert_eq!(answer.response()["result"]["structuredContent"]["n"], 2);
-    // Gone with its registration.
+    // Removed with its registration.
     let removed = host.ask("DELETE", &format!("/{id}"), Value::Null).await;
     assert_eq!(removed.status, 204);
     gone(platform, &id, &name).await;
@@ -131,7 +131,7 @@ async fn h03_variables_reach_their_server_and_nobody_else(platform: Platform) {
         json!({"H03_MINE": "a=b \u{1F511}", "H03_EMPTY": ""})
     );
     assert_eq!(seen(&other).await, json!({"H03_OTHER": "other"}));
-    // Changed, they are there after it.
+    // Variables of a changed registration.
     let changed = with(
         site.entry("h03-other", &[]),
         json!({"environment": {"H03_NEW": "new"}}),
@@ -152,7 +152,7 @@ async fn h13_the_status_says_how_it_is(platform: Platform) {
         .hosting("h13", &["--stderr-at-start", "hello from h13"])
         .await;
     host.tool(&id, "burn", json!({"ms": 300})).await;
-    let told = wait_for_some("its use", LONG, async || {
+    let told = wait_for_some("its use", LONG_DEADLINE, async || {
         let told = host.status(&id).await;
         (told["usage"]["cpu_seconds"].as_f64()? > 0.0).then_some(told)
     })
@@ -191,7 +191,7 @@ async fn h13_the_status_says_how_it_is(platform: Platform) {
         .parse::<store::Time>()
         .unwrap();
     let age = now.unwrap().as_secs() - u64::try_from(at.timestamp()).unwrap();
-    assert!(age < LONG.as_secs(), "{age}");
+    assert!(age < LONG_DEADLINE.as_secs(), "{age}");
     assert_eq!((&told["calls"], &told["errors"]), (&json!(2), &json!(1)));
     assert_eq!(told["error_rate"], 0.5);
 
@@ -223,7 +223,7 @@ async fn h14_the_list_has_all_of_them_and_no_secrets(platform: Platform) {
     let broken = host
         .register(site.entry("h14-broken", &["--exit-at-start"]))
         .await;
-    // A crash tells much.
+    // A crash produces a lot of output.
     host.call(&secret, "crash", json!({})).await;
     host.happened(&secret, "ready", 2).await;
     let list = host.ok("GET", "", Value::Null).await;
@@ -249,7 +249,7 @@ async fn h14_the_list_has_all_of_them_and_no_secrets(platform: Platform) {
         told[target].as_str().unwrap().contains("scripted"),
         "{told:#}"
     );
-    // Whoever asks for whatever is told of it.
+    // The secret is in no response, whatever is requested.
     for path in [
         "",
         "?limit=200",
@@ -270,7 +270,7 @@ async fn h14_the_list_has_all_of_them_and_no_secrets(platform: Platform) {
     assert!(!log.contains(SECRET), "{log}");
 }
 
-/// What is told of a server that cannot be started.
+/// Returns the reason shown for a server that cannot be started.
 async fn reason(host: &Host, entry: Value) -> String {
     let told = host.register(entry).await;
     assert_eq!(told["status"], "backoff", "{told:#}");
@@ -280,7 +280,7 @@ async fn reason(host: &Host, entry: Value) -> String {
 }
 
 async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Platform) {
-    // As it is without a setting: what is weaker than gVisor runs commands only.
+    // The default: providers weaker than gVisor run commands only.
     let default = ["gvisor", "firecracker", "e2b", "process"];
     let site = match platform {
         Platform::Runc
@@ -314,7 +314,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
             "{told:#}"
         );
     }
-    // Asked for, it is this one or none.
+    // An explicit provider is used, or the registration fails.
     let asked = with(
         site.entry("h18-asked", &[]),
         json!({"provider": platform.word()}),
@@ -368,7 +368,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
     refused("chroot", "gvisor").await;
     host.stop().await;
 
-    // Nothing weaker stands in for what does not work.
+    // If a provider does not work, no weaker one replaces it.
     if platform.is_docker() {
         let site = Site::with(platform, "", &["firecracker"]).await;
         let host = site.start().await;
@@ -477,7 +477,7 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
         assert_eq!(status, 422, "{members}: {}", reply.text());
         assert_eq!(pointers, [pointer], "{members}: {}", reply.text());
     }
-    // Everything that is wrong at once.
+    // All errors are reported at once.
     let all = with(
         good(),
         json!({"volumes": [".."], "ports": [0], "resource_limits": {"cpu": -1}}),
@@ -489,7 +489,7 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
         let reply = host.ask("POST", "", wrong).await;
         assert_eq!(reply.status, 422, "{}", reply.text());
     }
-    // What only the runtime knows; nothing of it stays.
+    // Errors that only the runtime can detect. Nothing of the registration remains.
     let only_there = if platform.runs_images() {
         json!({"image": "toolwharf-test/no-such-image:1"})
     } else {
@@ -519,11 +519,11 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
     }
     let list = host.ok("GET", "", Value::Null).await;
     assert_eq!(list["servers"], json!([]));
-    // Nor of what happened to it, which nobody is warned of.
+    // Its events are removed too, and no restart is announced.
     assert_eq!(events(&site).await, 0);
     let log = host.running.process.stderr();
     assert!(!log.contains("next attempt in"), "{log}");
-    // A name once.
+    // A name can be registered once.
     let id = host.host(good()).await;
     let reply = host.ask("POST", "", good()).await;
     assert_eq!(

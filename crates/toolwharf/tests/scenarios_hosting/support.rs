@@ -1,4 +1,4 @@
-//! A product that hosts on one platform, and what a test asks of it.
+//! A product that hosts servers on one platform, and the requests of tests.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -12,14 +12,14 @@ use crate::{
     kubernetes, swarm,
 };
 
-/// Where tests find a Docker daemon of their own.
+/// The variable with the address of the test Docker daemon.
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
-/// Nothing here takes that long unless it is broken; containers of gVisor start in seconds where others build.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
+/// Nothing here takes this long unless it is broken. gVisor containers take seconds to start on a busy machine.
+pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(90);
 
-/// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `postgres::name`, `runc::name`
-/// `gvisor::name`, `d06_swarm::name` and `d06_swarm_gvisor::name`; with the feature `kubernetes`, `d07_kubernetes::name` and
-/// `d07_kubernetes_gvisor::name` as well.
+/// Turns each function `async fn name(platform: Platform)` into the tests `process::name`, `postgres::name`,
+/// `runc::name`, `gvisor::name`, `d06_swarm::name` and `d06_swarm_gvisor::name`; with the feature `kubernetes` also
+/// `d07_kubernetes::name` and `d07_kubernetes_gvisor::name`.
 macro_rules! on_every_platform {
     ($($name:ident),* $(,)?) => {
         mod process {
@@ -75,26 +75,26 @@ macro_rules! on_every_platform {
     };
 }
 
-/// What runs the servers of a test.
+/// The platform that runs the servers of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
     Process,
-    /// Processes as well, and the product's state is in Postgres.
+    /// Processes as well, with the product's state in Postgres.
     Postgres,
     Runc,
     Gvisor,
-    /// Services of a swarm, on nodes that have runc.
+    /// Services of a swarm, on nodes with runc.
     Swarm,
-    /// Services of a swarm, on a node whose runtime is gVisor.
+    /// Services of a swarm, on a node with gVisor.
     SwarmGvisor,
-    /// Pods under the default runtime of their cluster, which is runc.
+    /// Pods with the cluster's default runtime, which is runc.
     Kubernetes,
-    /// Pods of a class that is gVisor.
+    /// Pods of a runtime class that is gVisor.
     KubernetesGvisor,
 }
 
 impl Platform {
-    /// The provider, as the product calls it.
+    /// The provider's name in the product.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Process | Self::Postgres => "process",
@@ -113,14 +113,14 @@ impl Platform {
         matches!(self, Self::Swarm | Self::SwarmGvisor)
     }
 
-    /// Whether servers are images here, and no commands.
+    /// Returns whether servers are images on this platform, and not commands.
     pub(crate) fn runs_images(self) -> bool {
         self.is_docker() || self.is_swarm() || self.is_kubernetes()
     }
 
-    /// The name of an image of the tests'.
+    /// Returns the name of a test image.
     pub(crate) fn image(self, name: &str) -> String {
-        // The kubelet would pull one without a version whenever it starts it.
+        // The kubelet would pull an image without a version at every start.
         let version = if self.is_kubernetes() { ":1" } else { "" };
         format!("toolwharf-test/{name}{version}")
     }
@@ -139,7 +139,7 @@ fn daemon() -> String {
     })
 }
 
-/// The daemon's own client.
+/// Runs the Docker client against the test daemon.
 pub(crate) fn docker(args: &[&str]) -> String {
     let output = Command::new("/usr/bin/docker")
         .args(["--host", &daemon()])
@@ -151,19 +151,19 @@ pub(crate) fn docker(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// What outlives the product: its folder, its settings, its database.
+/// The parts that outlive the product: directory, settings, database.
 pub(crate) struct Site {
     pub(crate) kept: Kept,
     pub(crate) platform: Platform,
 }
 
 impl Site {
-    /// With only this platform's provider allowed.
+    /// Only this platform's provider is allowed.
     pub(crate) async fn new(platform: Platform) -> Self {
         Self::with(platform, "", &[platform.word()]).await
     }
 
-    /// With more settings of `[limits]`, and with these providers.
+    /// With additional settings of `[limits]` and these providers.
     pub(crate) async fn with(platform: Platform, limits: &str, providers: &[&str]) -> Self {
         let kept = if platform == Platform::Postgres {
             Kept::postgres().await
@@ -175,7 +175,7 @@ impl Site {
         );
         if platform.is_docker() {
             settings.push_str(&format!("docker_host = {:?}\n", daemon()));
-            // The daemon of the tests has no bridge.
+            // The test daemon has no bridge network.
             settings.push_str("docker_network = \"toolwharf-test\"\n");
         }
         if platform.is_kubernetes() {
@@ -199,7 +199,7 @@ impl Site {
         Self { kept, platform }
     }
 
-    /// Replaces a word of the settings.
+    /// Replaces a part of the settings.
     #[cfg(feature = "kubernetes")]
     pub(crate) fn reconfigure(&self, from: &str, to: &str) {
         let path = self.kept.dir.path().join("toolwharf.toml");
@@ -225,14 +225,14 @@ impl Site {
         }
     }
 
-    /// A product with one scripted server that runs, and its id.
+    /// Starts a product with one running scripted server. Returns both the product and the server's id.
     pub(crate) async fn hosting(&self, name: &str, args: &[&str]) -> (Host, String) {
         let host = self.start().await;
         let id = host.host(self.entry(name, args)).await;
         (host, id)
     }
 
-    /// Where the volumes of a server are kept.
+    /// Returns whether a server's volumes exist.
     pub(crate) fn has_volumes(&self, id: &str) -> bool {
         if self.platform.is_kubernetes() {
             return kubernetes::has_volumes(id);
@@ -250,13 +250,13 @@ impl Site {
     }
 }
 
-/// A product at work.
+/// A running product.
 pub(crate) struct Host {
     pub(crate) running: Running,
     pub(crate) platform: Platform,
 }
 
-/// What is patched into a registration.
+/// Adds members to a registration.
 pub(crate) fn with(mut entry: Value, members: Value) -> Value {
     let Value::Object(members) = members else {
         panic!("members are an object");
@@ -269,10 +269,10 @@ impl Host {
     pub(crate) async fn ask(&self, method: &str, path: &str, body: Value) -> Reply {
         let what = format!("{method} {path}");
         let path = format!("/mcp/servers{path}");
-        within(&what, LONG, self.running.rest(method, &path, body)).await
+        within(&what, LONG_DEADLINE, self.running.rest(method, &path, body)).await
     }
 
-    /// What is answered well.
+    /// Sends a request that must succeed.
     pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
         let reply = self.ask(method, path, body).await;
         let text = reply.text();
@@ -287,12 +287,12 @@ impl Host {
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("{method} {path}: {why}: {text}"))
     }
 
-    /// Registers a server; how it is.
+    /// Registers a server. Returns its status.
     pub(crate) async fn register(&self, entry: Value) -> Value {
         self.ok("POST", "", entry).await
     }
 
-    /// Registers a server that has to come up; its id.
+    /// Registers a server that must start. Returns its id.
     pub(crate) async fn host(&self, entry: Value) -> String {
         let told = self.register(entry).await;
         let id = told["id"].as_str().unwrap().to_owned();
@@ -311,30 +311,30 @@ impl Host {
             .await
     }
 
-    /// Waits until it is in this state; how it is then.
+    /// Waits until the server is in this state. Returns its status.
     pub(crate) async fn until(&self, id: &str, state: &str) -> Value {
-        wait_for_some(&format!("{id} to be {state}"), LONG, async || {
+        wait_for_some(&format!("{id} to be {state}"), LONG_DEADLINE, async || {
             let status = self.status(id).await;
             (status["status"] == state).then_some(status)
         })
         .await
     }
 
-    /// One request to a server.
+    /// Sends one request to a server.
     pub(crate) async fn request(&self, id: &str, body: Value) -> Result<Reply, String> {
         let client = self.running.admin(&format!("/mcp/servers/{id}/call"));
         let client = client.with("accept", "application/json");
         let sent = client.try_send(Method::POST, &[], body.to_string());
-        let answer = within("the answer to a call", LONG, sent).await?;
+        let answer = within("the answer to a call", LONG_DEADLINE, sent).await?;
         Ok(answer.collect(DEADLINE).await)
     }
 
-    /// Calls a tool; whatever is answered.
+    /// Calls a tool and returns any response.
     pub(crate) async fn call(&self, id: &str, tool: &str, arguments: Value) -> Reply {
         self.request(id, calling(tool, arguments)).await.unwrap()
     }
 
-    /// The same with a time that it may take.
+    /// Like [`Host::call`], with a timeout.
     pub(crate) async fn call_within(
         &self,
         id: &str,
@@ -347,7 +347,7 @@ impl Host {
         self.request(id, body).await.unwrap()
     }
 
-    /// The result of a tool that answers.
+    /// Calls a tool that must succeed. Returns its result.
     pub(crate) async fn tool(&self, id: &str, tool: &str, arguments: Value) -> Value {
         let reply = self.call(id, tool, arguments).await;
         let text = reply.text();
@@ -356,27 +356,28 @@ impl Host {
         answer["result"].clone()
     }
 
-    /// What the tool says.
+    /// Like [`Host::tool`], but returns the text.
     pub(crate) async fn said(&self, id: &str, tool: &str, arguments: Value) -> String {
         let result = self.tool(id, tool, arguments).await;
         let text = result["content"][0]["text"].as_str();
-        text.unwrap_or_else(|| panic!("{tool} says nothing: {result}"))
+        text.unwrap_or_else(|| panic!("{tool} returned no text: {result}"))
             .to_owned()
     }
 
-    /// Makes an instance one that is recognised.
+    /// Marks the current instance, to recognize it later.
     pub(crate) async fn mark(&self, id: &str) {
         self.tool(id, "hold", json!({ "ms": 0 })).await;
         assert!(self.is_marked(id).await);
     }
 
-    /// Whether it is the instance that was marked. A number of a process says nothing: each has a space of its own.
+    /// Returns whether this is the marked instance. A process id would say nothing: each instance has a separate PID
+    /// namespace.
     pub(crate) async fn is_marked(&self, id: &str) -> bool {
         let counter = self.tool(id, "counter", json!({})).await;
         counter["structuredContent"]["total"].as_u64().unwrap() > 0
     }
 
-    /// What happened to it, the first first.
+    /// Returns its events, oldest first.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/{id}/events?limit=200");
         let told = self.ok("GET", &path, Value::Null).await;
@@ -391,22 +392,22 @@ impl Host {
         events
     }
 
-    /// Waits until so many events of a kind are written down; all of them.
+    /// Waits until `times` events of a kind are recorded. Returns all of them.
     pub(crate) async fn happened(&self, id: &str, kind: &str, times: usize) -> Vec<Value> {
         let what = format!("{times} events `{kind}`");
-        wait_for_some(&what, LONG, async || {
+        wait_for_some(&what, LONG_DEADLINE, async || {
             let events = self.events_of(id, kind).await;
             (events.len() >= times).then_some(events)
         })
         .await
     }
 
-    /// What there is of it on this host: containers by their ids, or processes by theirs.
+    /// Returns the server's instances on this host: container ids, or process ids.
     pub(crate) fn instances(&self, id: &str, name: &str) -> Vec<String> {
         instances(self.platform, id, name)
     }
 
-    /// Kills the server with -9 from outside.
+    /// Kills the server with SIGKILL from outside.
     pub(crate) fn kill_server(&self, id: &str, name: &str) {
         let found = self.instances(id, name);
         assert_eq!(found.len(), 1, "{found:?}");
@@ -426,10 +427,10 @@ impl Host {
         kill_process(pid, Signal::KILL).unwrap();
     }
 
-    /// Ends the product as a service manager does.
+    /// Stops the product as a service manager does.
     pub(crate) async fn stop(mut self) -> String {
         self.running.process.signal(Signal::TERM);
-        let status = self.running.process.wait(LONG).await;
+        let status = self.running.process.wait(LONG_DEADLINE).await;
         assert!(
             status.success(),
             "{status}: {}",
@@ -439,7 +440,7 @@ impl Host {
     }
 }
 
-/// What there is of a server that was registered under a name that is its alone.
+/// Returns the instances of a server with a unique name.
 pub(crate) fn instances(platform: Platform, id: &str, name: &str) -> Vec<String> {
     if platform.is_docker() {
         let filter = format!("name=toolwharf-{id}");
@@ -469,12 +470,12 @@ pub(crate) fn calling(tool: &str, arguments: Value) -> Value {
     json!({ "method": "tools/call", "params": { "name": tool, "arguments": arguments } })
 }
 
-/// A name that no other server of this machine has.
+/// Returns a name that is unique on this machine.
 pub(crate) fn unique(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-/// A refusal of the API: its status, and the places in the body that it names.
+/// Returns status and error pointers of a refusal.
 pub(crate) fn refusal(reply: &Reply) -> (u16, Vec<String>) {
     let problem: Value =
         serde_json::from_str(&reply.text()).unwrap_or_else(|why| panic!("{why}: {}", reply.text()));
@@ -484,25 +485,25 @@ pub(crate) fn refusal(reply: &Reply) -> (u16, Vec<String>) {
     (reply.status.as_u16(), pointers.collect())
 }
 
-/// An answer's body.
+/// Returns the body of a response.
 pub(crate) fn body(reply: &Reply) -> Value {
     serde_json::from_str(&reply.text()).unwrap_or_else(|_| panic!("no JSON: {}", reply.text()))
 }
 
-/// The row of what is enforced.
+/// Returns the row for one limit: whether it is enforced, and how.
 pub(crate) fn enforced(told: &Value, what: &str) -> (bool, String) {
     let rows = told["enforced"].as_array().unwrap();
     let row = rows.iter().find(|row| row["what"] == what);
-    let row = row.unwrap_or_else(|| panic!("nothing is said of {what}: {told:#}"));
+    let row = row.unwrap_or_else(|| panic!("{what} is not listed: {told:#}"));
     (
         row["holds"] == true,
         row["how"].as_str().unwrap().to_owned(),
     )
 }
 
-/// Waits until nothing of a server is left on this host.
+/// Waits until no instance of a server is left on this host.
 pub(crate) async fn gone(platform: Platform, id: &str, name: &str) {
-    wait_for("the end of an instance", LONG, async || {
+    wait_for("the end of an instance", LONG_DEADLINE, async || {
         instances(platform, id, name).is_empty()
     })
     .await;

@@ -1,10 +1,10 @@
-//! A swarm of the tests' own, from outside.
+//! The test swarm, accessed from outside.
 
 use std::{path::PathBuf, process::Command};
 
-/// Where tests find the directory of a swarm of their own: `xtask/src/swarm.rs` says what is in it.
+/// The variable with the directory of the test swarm. `xtask/src/swarm.rs` describes its content.
 const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
-/// Those that servers of these tests run on.
+/// The nodes that run the servers of these tests.
 const NODES: [usize; 3] = [1, 2, 3];
 
 fn socket(number: usize) -> String {
@@ -18,7 +18,7 @@ fn socket(number: usize) -> String {
     format!("unix://{}", socket.display())
 }
 
-/// The settings of the provider.
+/// Returns the settings of the provider.
 pub(crate) fn settings(kernel: &str) -> String {
     let daemons = NODES.map(socket);
     let constraint = format!("node.labels.kernel == {kernel}");
@@ -26,7 +26,7 @@ pub(crate) fn settings(kernel: &str) -> String {
     format!("[swarm]\ndaemons = {daemons:?}\nconstraints = [{constraint:?}]\ngvisor = {gvisor}\n")
 }
 
-/// The client of a node's daemon.
+/// Runs the Docker client against a node's daemon.
 fn docker(number: usize, args: &[&str]) -> String {
     let output = Command::new("/usr/bin/docker")
         .args(["--host", &socket(number)])
@@ -48,7 +48,7 @@ fn everywhere(args: &[&str], id: &str) -> Vec<String> {
     all
 }
 
-/// Containers of a server that run, by the numbers of their nodes and their ids.
+/// Returns a server's running containers, as node number and container id.
 pub(crate) fn containers(id: &str) -> Vec<String> {
     everywhere(&["ps", "--no-trunc"], id)
 }
@@ -57,7 +57,7 @@ pub(crate) fn has_volumes(id: &str) -> bool {
     !everywhere(&["volume", "ls"], id).is_empty()
 }
 
-/// Kills what runs in a container.
+/// Kills the process in a container.
 pub(crate) fn kill(container: &str) {
     let (number, id) = container.split_once(' ').expect("a node, and an id");
     let number = number.parse().expect("a number");

@@ -1,4 +1,4 @@
-//! H19 and H20: what a server wrote to its volumes is there after whatever happened to it.
+//! H19 and H20: files that a server wrote to its volumes survive restarts, crashes and replacements.
 
 use serde_json::{Value, json};
 use testkit::Process;
@@ -39,7 +39,7 @@ async fn h19_volumes_outlive_instances_and_the_product(platform: Platform) {
     write(&host, &id, "/data/deep/kept", "kept").await;
     write(&host, &id, "/var/cache/h19/kept", "as well").await;
     write(&host, &id, "/tmp/scratch", "not kept").await;
-    // Each server has its own.
+    // Each server has separate volumes.
     write(&host, &other, "/data/deep/kept", "of the other").await;
     let intact = async |host: &Host| {
         assert_eq!(read(host, &id, "/data/deep/kept").await, "kept");

@@ -1,4 +1,4 @@
-//! D08: a resource is a server, and is told how it is.
+//! D08: a resource declares a server, and its status describes the server.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -7,7 +7,7 @@ use testkit::{postgres::Database, wait_for};
 use crate::{
     api::Api,
     common::tools,
-    support::{LONG, Namespace, call, condition, instances, kubectl, scripted, server},
+    support::{LONG_DEADLINE, Namespace, call, condition, instances, kubectl, scripted, server},
 };
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn d08_a_resource_is_a_server_with_status_and_events_and_goes_with_it() {
         "{status}"
     );
 
-    // As any other server.
+    // It is listed like any other server.
     let found = server(&gateway, "notes").await.unwrap();
     assert_eq!(
         (&found["id"], &found["declared"], &found["status"]),
@@ -59,11 +59,11 @@ async fn d08_a_resource_is_a_server_with_status_and_events_and_goes_with_it() {
         "{listed:?}"
     );
 
-    // As `kubectl get` shows it, and what happened.
+    // The columns of `kubectl get`, and the events.
     let row = namespace.kubectl(&["get", "mcp"], "");
     let row: Vec<&str> = row.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..3], ["notes", "True", "running"]);
-    wait_for("the events", LONG, async || {
+    wait_for("the events", LONG_DEADLINE, async || {
         let events = namespace.events("notes");
         let has = |reason: &str| {
             events
@@ -76,7 +76,7 @@ async fn d08_a_resource_is_a_server_with_status_and_events_and_goes_with_it() {
     })
     .await;
 
-    // It is changed where it is declared, and nowhere else.
+    // A declared server can only be changed in its resource.
     let api = Api::admin(&gateway);
     let path = format!("/api/v1/mcp/servers/{id}");
     for (method, path, body) in [
@@ -99,13 +99,13 @@ async fn d08_a_resource_is_a_server_with_status_and_events_and_goes_with_it() {
             json!({"volumes": ["/kept"], "description": "Other notes."}),
         ),
     );
-    wait_for("the change", LONG, async || {
+    wait_for("the change", LONG_DEADLINE, async || {
         server(&gateway, "notes").await.unwrap()["description"] == "Other notes."
     })
     .await;
     assert_eq!(namespace.ready("notes").await["status"]["id"], id.as_str());
 
-    // What is left of it goes first.
+    // Its volumes are removed first.
     let volumes = gateway
         .folder()
         .join("data/hosting/process/volumes")
@@ -161,7 +161,7 @@ async fn d08_a_bad_resource_says_where_it_is_wrong_and_harms_no_other() {
     );
     let id = namespace.ready("good").await["status"]["id"].clone();
 
-    // A name that something else has, a project that is not there, a provider that is not allowed, a command that is not there.
+    // A name in use, a missing project, a provider that is not allowed, and a missing command.
     let taken = json!({"name": "taken", "command": testkit::Bin::path("testkit-scripted"), "provider": "process"});
     let taken = Api::admin(&gateway).ok("POST", "/mcp/servers", taken).await;
     namespace.apply("taken", scripted("taken", json!({})));
@@ -185,7 +185,8 @@ async fn d08_a_bad_resource_says_where_it_is_wrong_and_harms_no_other() {
         .condition("missing", "Ready", "False", "Blocked")
         .await;
 
-    // A good one that is made bad goes on as it was; a bad one that is made good is a server.
+    // If a valid resource becomes invalid, the server keeps running unchanged. If an invalid one becomes valid, its
+    // server is started.
     namespace.apply("good", scripted("good", json!({"callTimeoutMs": 1.5})));
     let good = namespace
         .condition("good", "Accepted", "False", "Invalid")
@@ -198,7 +199,7 @@ async fn d08_a_bad_resource_says_where_it_is_wrong_and_harms_no_other() {
     namespace.apply("bad", scripted("bad", json!({})));
     namespace.ready("bad").await;
 
-    // They go, too, and leave alone what is not theirs.
+    // Invalid resources can be deleted, too, without affecting other servers.
     for name in ["good", "bad", "taken", "lost", "image", "missing"] {
         namespace.delete(name);
     }
@@ -231,7 +232,7 @@ async fn d08_variables_come_from_secrets_and_are_seen_nowhere_else() {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"token": value}});
         namespace.kubectl(&["apply", "--filename=-"], &secret.to_string());
     };
-    // What holds another server's variables is nobody's to name.
+    // A Secret with another server's variables cannot be referenced.
     let theirs = json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"token": VALUES[1]},
         "metadata": {"name": "theirs", "labels": {"toolwharf.dev/installation": "x"}}});
     namespace.kubectl(&["apply", "--filename=-"], &theirs.to_string());
@@ -260,14 +261,14 @@ async fn d08_variables_come_from_secrets_and_are_seen_nowhere_else() {
             .await;
         reply.text()
     };
-    // The server has it, as it is.
+    // The server receives the exact value.
     let digest = |value: &str| hex::encode(Sha256::digest(value));
-    wait_for("the variable", LONG, async || {
+    wait_for("the variable", LONG_DEADLINE, async || {
         variable().await.contains(&digest(VALUES[0]))
     })
     .await;
     secret(VALUES[1]);
-    wait_for("the other value", LONG, async || {
+    wait_for("the other value", LONG_DEADLINE, async || {
         variable().await.contains(&digest(VALUES[1]))
     })
     .await;
@@ -305,7 +306,7 @@ async fn d08_one_of_several_replicas_makes_the_servers_and_another_goes_on() {
         .await["status"]["id"]
         .clone();
     let callable = async |gateway: &crate::common::Gateway| {
-        wait_for("a call", LONG, async || {
+        wait_for("a call", LONG_DEADLINE, async || {
             let body = json!({"method": "tools/list"}).to_string();
             let path = format!("/api/v1/mcp/servers/{}/call", id.as_str().unwrap());
             Api::admin(gateway)
@@ -332,7 +333,7 @@ async fn d08_one_of_several_replicas_makes_the_servers_and_another_goes_on() {
         (instances("shared"), server(&second, "shared").await),
         (0, None)
     );
-    wait_for("the end everywhere", LONG, async || {
+    wait_for("the end everywhere", LONG_DEADLINE, async || {
         server(&first, "shared").await.is_none()
     })
     .await;
@@ -359,7 +360,7 @@ async fn d08_toolhives_resources_are_converted_to_ones_that_are_accepted() {
     let warnings = String::from_utf8(output.stderr).unwrap();
     assert_eq!(warnings.lines().count(), 1, "{warnings}");
     assert!(
-        warnings.starts_with("warning: fetch: `spec.podTemplateSpec`: is not taken over"),
+        warnings.starts_with("warning: fetch: `spec.podTemplateSpec`: is not converted"),
         "{warnings}"
     );
     let ours = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Toolwharf itself on Kubernetes: what is in `deploy/` is what Kubernetes takes, and what the code needs.
+//! Toolwharf itself on Kubernetes: the files in `deploy/` are accepted by Kubernetes and match the code.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command, sync::LazyLock};
 
@@ -17,8 +17,8 @@ fn root(path: &str) -> PathBuf {
     PathBuf::from(ROOT).join(path)
 }
 
-/// What `render.py` tells, and what kustomize makes of the overlays.
-static MADE: LazyLock<Value> = LazyLock::new(|| {
+/// The output of `render.py`: the files, and the rendered overlays.
+static RENDERED: LazyLock<Value> = LazyLock::new(|| {
     let venv = std::env::var("TOOLWHARF_VENV").unwrap_or_else(|_| format!("{ROOT}/.work/venv"));
     let python = PathBuf::from(venv).join("bin/python");
     assert!(
@@ -52,12 +52,12 @@ static MADE: LazyLock<Value> = LazyLock::new(|| {
 });
 
 fn rendered(values: &str) -> &'static [Value] {
-    MADE["rendered"][values].as_array().unwrap()
+    RENDERED["rendered"][values].as_array().unwrap()
 }
 
-/// The objects of a file whose path ends so.
+/// Returns the objects of the file whose path ends with `name`.
 fn given(name: &str) -> &'static [Value] {
-    let mut files = MADE["given"].as_object().unwrap().iter();
+    let mut files = RENDERED["given"].as_object().unwrap().iter();
     files
         .find(|(file, _)| file.ends_with(name))
         .unwrap()
@@ -66,7 +66,7 @@ fn given(name: &str) -> &'static [Value] {
         .unwrap()
 }
 
-/// What the roles of some objects allow, each with its kind.
+/// Returns the rules of all roles among the objects, each with the role's kind.
 fn rules(objects: &[Value]) -> Vec<(String, Value)> {
     let mut all: Vec<(String, Value)> = objects
         .iter()
@@ -89,14 +89,14 @@ fn find<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
         .unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// The container of the gateway.
+/// Returns the gateway's container.
 fn container(objects: &[Value]) -> &Value {
     &find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
 }
 
 #[tokio::test]
 async fn d08_the_chart_and_kustomize_are_valid_today_and_on_the_oldest_api_server() {
-    let findings = MADE["lint"]["messages"].as_array().unwrap();
+    let findings = RENDERED["lint"]["messages"].as_array().unwrap();
     let worst = findings
         .iter()
         .filter_map(|one| one["severity"].as_u64())
@@ -104,13 +104,13 @@ async fn d08_the_chart_and_kustomize_are_valid_today_and_on_the_oldest_api_serve
         .unwrap_or_default();
     assert!(worst < 2, "{findings:?}");
     assert!(
-        MADE["refused"]
+        RENDERED["refused"]
             .as_str()
             .is_some_and(|why| why.contains("more than one replica needs a Postgres")),
         "{}",
-        MADE["refused"]
+        RENDERED["refused"]
     );
-    // Namespaces have to be there before anything can be tried in them.
+    // Namespaces must exist before a dry run in them.
     define().await;
     for name in ["gateway", "servers", "toolwharf"] {
         try_kubectl(&["create", "namespace", name], "");
@@ -147,7 +147,7 @@ async fn d08_definitions_and_rights_are_the_same_everywhere() {
         let kept = fs::read_to_string(root(file)).unwrap();
         assert!(
             kept == printed,
-            "{file} is not what the code says: toolwharf kubernetes crd > {file}"
+            "{file} is out of date; run: toolwharf kubernetes crd > {file}"
         );
     }
     let ours = [given("rbac.yaml"), given("resources.yaml")].concat();
@@ -202,13 +202,13 @@ async fn d08_the_chart_and_kustomize_say_the_same_of_the_gateway() {
                 "{key}"
             );
         }
-        // Half a minute that the gateway takes at most (H11), and the time that it is still found for.
+        // At most half a minute for the gateway to stop (H11), plus the time during which it still gets requests.
         let grace = ours["template"]["spec"]["terminationGracePeriodSeconds"].as_u64();
         assert!(grace >= Some(5 + 30), "{grace:?}");
     }
 }
 
-/// The rules that the Pod Security Standard `restricted` has for what is in these pods.
+/// The rules of the Pod Security Standard `restricted` that apply to these pods.
 #[tokio::test]
 async fn d08_the_gateway_is_let_into_restricted_namespaces() {
     for objects in [
@@ -257,7 +257,7 @@ async fn d08_the_settings_of_the_chart_and_of_kustomize_are_usable() {
         given("sqlite.yaml"),
         given("postgres.yaml"),
     ] {
-        // No cluster is there; the gateway is, all the same.
+        // The cluster does not exist, but the gateway starts nevertheless.
         let setup = Setup::new()
             .settings(&toml(objects))
             .env("KUBECONFIG", "/nowhere");
@@ -292,10 +292,11 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
         .refused()
         .await;
     assert!(
-        refused.contains("TOOLWHARF_ADMIN_TOKEN is no token"),
+        refused.contains("TOOLWHARF_ADMIN_TOKEN is not a token"),
         "{refused}"
     );
-    // It is not kept where it opens nothing: one that is nobody's yet is refused where there are administrators: a key that was revoked does not come back.
+    // If the database has administrators, an unknown token is refused and not stored, so that a revoked key cannot come
+    // back.
     let other = Setup::new()
         .of_replica(database.url(), None)
         .env("TOOLWHARF_ADMIN_TOKEN", &"x".repeat(40))
@@ -304,14 +305,14 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
     assert!(other.contains("the database has administrators"), "{other}");
 }
 
-/// The gateway that the chart makes, reached as a client of the cluster reaches it.
+/// The gateway of the chart, reached as a client in the cluster reaches it.
 struct Inside {
     url: String,
     token: String,
 }
 
 impl Inside {
-    /// Waits for a pod of the deployment that is ready.
+    /// Waits until a pod of the deployment is ready.
     async fn ready() -> Self {
         let namespaced = |args: &[&str]| kubectl(&[&["--namespace=gateway"], args].concat(), "");
         namespaced(&[
@@ -342,7 +343,7 @@ impl Inside {
     async fn ask(&self, method: &str, path: &str, body: Value) -> Value {
         let client = RawClient::new(&format!("{}/api/v1{path}", self.url));
         let bearer = format!("Bearer {}", self.token);
-        // The name of its service.
+        // The service name of the gateway.
         let headers = [("host", "toolwharf"), ("authorization", &bearer)];
         let answer = client.send(method.parse().unwrap(), &headers, body.to_string());
         let reply = answer.await.collect(DEADLINE).await;
@@ -359,7 +360,7 @@ impl Inside {
     }
 }
 
-/// The chart with SQLite and without the provider: pods of the cluster of tests have no way to its API server.
+/// The chart with SQLite and without the Kubernetes provider: pods of the test cluster cannot reach its API server.
 #[tokio::test]
 async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,7 +369,7 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     for path in [dir.path(), &data] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
-    // A volume on the disk, as a storage class would make it: Kubernetes gives no `hostPath` to a group.
+    // A volume on disk, like one of a storage class, because Kubernetes ignores `fsGroup` for `hostPath`.
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "chart"},
         "spec": {
@@ -392,7 +393,7 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     inside.ask("PUT", server, entry).await;
     inside.echoes().await;
 
-    // Its pod goes, with all that is not in the volume.
+    // Deletes the pod, with everything outside the volume.
     kubectl(
         &[
             "--namespace=gateway",

@@ -1,4 +1,4 @@
-//! D08: what goes wrong around resources, and what their servers notice of it.
+//! D08: failures around resources, and their effect on servers.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::{
     api::Api,
     common::Setup,
     support::{
-        ApiServer, LONG, Namespace, Way, call, condition, define, instances, kubectl, scripted,
-        server, try_kubectl,
+        ApiServer, LONG_DEADLINE, Namespace, Way, call, condition, define, instances, kubectl,
+        scripted, server, try_kubectl,
     },
 };
 
@@ -59,7 +59,7 @@ async fn d08_a_restart_finds_what_was_changed_meanwhile() {
         namespace.ready(name).await;
     }
     for name in ["goes", "forced"] {
-        wait_for("its end", LONG, async || {
+        wait_for("its end", LONG_DEADLINE, async || {
             server(&gateway, name).await.is_none() && instances(name) == 0
         })
         .await;
@@ -80,7 +80,7 @@ async fn d08_a_gateway_killed_at_any_moment_makes_nothing_twice_and_leaves_nothi
     for round in 0..rounds {
         let name = format!("killed{round}");
         namespace.apply(&name, scripted(&name, json!({"volumes": ["/v"]})));
-        // Between the finalizer, the row, the launch and the status.
+        // At different points between the finalizer, the row, the launch and the status.
         tokio::time::sleep(Duration::from_millis(round * 70 % 600)).await;
         gateway.process.signal(Signal::KILL);
         gateway.process.wait(DEADLINE).await;
@@ -105,7 +105,7 @@ async fn d08_a_gateway_killed_at_any_moment_makes_nothing_twice_and_leaves_nothi
             (server(&gateway, &name).await, volumes.exists()),
             (None, false)
         );
-        wait_for("its end", LONG, async || instances(&name) == 0).await;
+        wait_for("its end", LONG_DEADLINE, async || instances(&name) == 0).await;
     }
 }
 
@@ -121,7 +121,9 @@ async fn d08_while_the_api_server_is_away_servers_go_on() {
     let before = namespace.ready("goes-on").await;
     namespace.ready("deleted").await;
     way.cut().await;
-    gateway.logged("are not heard of").await;
+    gateway
+        .logged("the watch on MCPServer resources failed")
+        .await;
     namespace.delete("deleted");
     namespace.apply(
         "goes-on",
@@ -135,11 +137,11 @@ async fn d08_while_the_api_server_is_away_servers_go_on() {
         server(&gateway, "goes-on").await.unwrap()["description"],
         "While it was away."
     );
-    // It starts without an API server, too.
+    // The gateway also starts without an API server.
     way.cut().await;
     let gateway = gateway.restarted().await;
     let id = before["status"]["id"].as_str().unwrap();
-    wait_for("the server", LONG, async || {
+    wait_for("the server", LONG_DEADLINE, async || {
         server(&gateway, "goes-on")
             .await
             .is_some_and(|one| one["status"] == "running")
@@ -163,10 +165,12 @@ async fn d08_a_watch_that_is_too_old_is_begun_anew() {
         namespace.ready(name).await;
     }
     way.cut().await;
-    gateway.logged("are not heard of").await;
+    gateway
+        .logged("the watch on MCPServer resources failed")
+        .await;
     namespace.delete("goes");
     namespace.apply("comes", scripted("comes", json!({})));
-    // It knows nothing of what was before its start: what was seen last is too old to go on from (410).
+    // The restarted API server has no history: the last version seen is too old to continue from (410).
     server.again().await;
     way.open().await;
     gateway.logged("too old resource version").await;
@@ -190,16 +194,18 @@ async fn d08_servers_outlive_the_definition_and_are_found_again() {
     let id = namespace.ready("kept").await["status"]["id"].clone();
     namespace.ready("left").await;
     let pid = server(&gateway, "kept").await.unwrap()["pid"].clone();
-    // Nothing is in its way: neither our finalizers nor the gateway.
+    // Neither our finalizers nor the gateway blocks the deletion.
     kubectl(
         &["delete", "crd", "mcpservers.toolwharf.dev", "--timeout=60s"],
         "",
     );
-    gateway.logged("goes on without its resource").await;
+    gateway
+        .logged("continues to run without its resource")
+        .await;
     call(&gateway, id.as_str().unwrap()).await;
     define().await;
     gateway
-        .logged("its resource went with the definition")
+        .logged("its resource was deleted with the definition")
         .await;
     namespace.apply("kept", scripted("kept", json!({"volumes": ["/v"]})));
     let kept = namespace.ready("kept").await;
@@ -208,7 +214,7 @@ async fn d08_servers_outlive_the_definition_and_are_found_again() {
     assert_eq!(
         (&found["pid"], &found["starts"]),
         (&pid, &json!(1)),
-        "it was never interrupted"
+        "no round interrupted it"
     );
     assert_eq!(server(&gateway, "left").await.unwrap()["status"], "running");
     namespace.apply("left", scripted("left", json!({"volumes": ["/v"]})));
@@ -226,7 +232,7 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
     let gateway = namespace.gateway().await;
     namespace.apply("ours", scripted("ours", json!({})));
     let before = namespace.ready("ours").await;
-    // Somebody takes the finalizer off, writes into the status, and adds what is theirs.
+    // Another client removes our finalizer, writes to the status, and adds its own finalizer and label.
     let theirs = r#"{"metadata":{"finalizers":["example.com/theirs"],"labels":{"theirs":"yes"}}}"#;
     namespace.kubectl(
         &[
@@ -239,13 +245,13 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
         ],
         "",
     );
-    wait_for("their status to be written", LONG, async || {
+    wait_for("their status to be written", LONG_DEADLINE, async || {
         let mut object = namespace.get("ours").unwrap();
         object["status"]["state"] = "nonsense".into();
         put_status(&namespace, &object)
     })
     .await;
-    wait_for("it to be put right", LONG, async || {
+    wait_for("the resource to be restored", LONG_DEADLINE, async || {
         let object = namespace.get("ours").unwrap();
         let finalizers = object["metadata"]["finalizers"].as_array().unwrap();
         finalizers.contains(&json!("toolwharf.dev/server"))
@@ -257,9 +263,9 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
     assert_eq!(now["metadata"]["labels"]["theirs"], "yes");
     assert_eq!(condition(&now, "Ready"), condition(&before, "Ready"));
     assert_eq!(server(&gateway, "ours").await.unwrap()["starts"], 1);
-    // It goes once theirs has, and our server before.
+    // The resource is removed after the other finalizer is, and our server before.
     namespace.delete("ours");
-    wait_for("our part of it", LONG, async || {
+    wait_for("our finalizer to be removed", LONG_DEADLINE, async || {
         namespace.get("ours").unwrap()["metadata"]["finalizers"] == json!(["example.com/theirs"])
     })
     .await;
@@ -282,7 +288,8 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
     namespace.gone("ours").await;
 }
 
-/// Writes the status of a resource as somebody else would, unless it was changed meanwhile; whether it is written.
+/// Writes the status of a resource as another client would, unless the resource has changed. Returns whether it was
+/// written.
 fn put_status(namespace: &Namespace, object: &Value) -> bool {
     let path = format!(
         "/apis/toolwharf.dev/v1alpha1/namespaces/{}/mcpservers/{}/status",
@@ -336,7 +343,7 @@ async fn d08_a_status_that_names_another_server_takes_no_volumes_of_it() {
             .condition("forger", "Accepted", "False", "NoProject")
             .await
     };
-    wait_for("the forged status", LONG, async || {
+    wait_for("the forged status", LONG_DEADLINE, async || {
         let mut object = refused().await;
         object["status"]["id"] = keeper["status"]["id"].clone();
         put_status(&namespace, &object)

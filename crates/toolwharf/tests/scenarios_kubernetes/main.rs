@@ -1,13 +1,14 @@
-//! Scenario D08 of SCENARIOS.md: servers that a resource of Kubernetes declares, on a real API server. Servers are run as
-//! processes, so that no node is needed: `cargo xtask kubernetes --control-plane -- cargo xtask postgres -- cargo nextest run
-//! -p toolwharf --features kubernetes --test scenarios_kubernetes`.
+//! Scenario D08 of SCENARIOS.md: servers declared by Kubernetes resources, on a real API server. The servers run as
+//! processes, so that no node is needed: `cargo xtask kubernetes --control-plane -- cargo xtask postgres -- cargo
+//! nextest run -p toolwharf --features kubernetes --test scenarios_kubernetes`.
 //!
-//! All share one API server, and one of them deletes the definition: they run one after the other (`.config/nextest.toml`).
+//! The tests share one API server, and one of them deletes the resource definition, so they run one after the other
+//! (`.config/nextest.toml`).
 
 #![cfg(feature = "kubernetes")]
-#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "../rest/api.rs"]
 mod api;
 #[path = "../common/mod.rs"]

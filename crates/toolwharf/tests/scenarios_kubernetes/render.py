@@ -1,6 +1,6 @@
-"""Renders the Helm chart in several ways, lints it, and validates what it and kustomize make against Kubernetes' newest schemas.
+"""Renders the Helm chart in several ways, lints it, and validates the output and kustomize's against the newest Kubernetes schemas.
 
-render.py CHART FILE…: JSON on standard output; FILEs are manifests, told as they are.
+Usage: render.py CHART FILE… Prints JSON. FILEs are manifests, which are included unchanged.
 """
 import json
 import sys
@@ -12,7 +12,7 @@ from helm_python import chart
 VALUES = {
     "default": {},
     "alone": {"provider": {"enabled": False}, "resources": {"enabled": False}},
-    # What starts on the cluster of tests, where pods have no way to the API server.
+    # For the test cluster, where pods cannot reach the API server.
     "started": {
         "image": {"repository": "toolwharf-test/toolwharf", "tag": "1"},
         "provider": {"enabled": False},

@@ -1,4 +1,4 @@
-//! D08: the rights in `examples/kubernetes/resources.yaml` are enough, and each of them is needed.
+//! D08: the permissions in `examples/kubernetes/resources.yaml` are sufficient, and each of them is needed.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use testkit::wait_for;
 
 use crate::{
     common::{Gateway, Setup},
-    support::{LONG, Namespace, config, kubectl, scripted},
+    support::{LONG_DEADLINE, Namespace, config, kubectl, scripted},
 };
 
 const FILE: &str = concat!(
@@ -15,7 +15,7 @@ const FILE: &str = concat!(
     "/../../examples/kubernetes/resources.yaml"
 );
 
-/// The objects of the file, for one namespace.
+/// Returns the objects of the file, for one namespace.
 fn rights(namespace: &str) -> Vec<Value> {
     let told = kubectl(
         &[
@@ -41,7 +41,7 @@ fn rights(namespace: &str) -> Vec<Value> {
     for object in &mut list {
         let is_everywhere = object["kind"].as_str().unwrap().starts_with("Cluster");
         if is_everywhere {
-            // Of this test only.
+            // Unique to this test.
             let name = format!(
                 "{}-{namespace}",
                 object["metadata"]["name"].as_str().unwrap()
@@ -65,7 +65,7 @@ fn grant(objects: &[Value]) {
     kubectl(&["apply", "--filename=-"], &list);
 }
 
-/// A gateway that has the rights of the service account, and no others.
+/// A gateway with exactly the permissions of the service account.
 async fn gateway(namespace: &Namespace) -> Gateway {
     let text = fs::read_to_string(config()).unwrap();
     let user = format!(
@@ -99,7 +99,7 @@ async fn d08_the_rights_are_enough_and_each_is_needed() {
     let all = gateway(&namespace).await;
     namespace.apply("allowed", spec("allowed"));
     namespace.ready("allowed").await;
-    wait_for("the events", LONG, async || {
+    wait_for("the events", LONG_DEADLINE, async || {
         namespace
             .events("allowed")
             .iter()
@@ -127,7 +127,7 @@ async fn d08_the_rights_are_enough_and_each_is_needed() {
                 let line = less.logged("forbidden").await;
                 assert!(
                     line.contains("the Kubernetes API server says")
-                        || line.contains("are not heard of"),
+                        || line.contains("the watch on MCPServer resources failed"),
                     "{lacking}: {line}"
                 );
                 drop(less);

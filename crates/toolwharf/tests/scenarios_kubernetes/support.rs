@@ -1,4 +1,4 @@
-//! An API server, a namespace of a test's own in it, and gateways that watch that.
+//! An API server, one namespace per test, and gateways that watch it.
 
 use std::{
     fs,
@@ -22,14 +22,14 @@ use crate::{
     common::{Gateway, Setup},
 };
 
-/// Where tests find the kubeconfig of an API server.
+/// The variable with the path of the API server's kubeconfig.
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES_API";
-/// Nothing here takes that long unless it is broken.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// The lease of replicas here.
+/// Nothing here takes this long unless it is broken.
+pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(60);
+/// The lease of replicas in these tests.
 const LEASE: &str = "4s";
 
-/// The kubeconfig of the API server, whose user may do everything.
+/// Returns the kubeconfig of the API server. Its user may do everything.
 pub(crate) fn config() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| {
         panic!(
@@ -39,7 +39,7 @@ pub(crate) fn config() -> String {
     })
 }
 
-/// Runs the cluster's own client; how it ended.
+/// Runs `kubectl` and returns its output, even if it failed.
 pub(crate) fn try_kubectl(args: &[&str], stdin: &str) -> Output {
     let mut kubectl = Command::new("kubectl");
     kubectl
@@ -65,7 +65,7 @@ pub(crate) fn kubectl(args: &[&str], stdin: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A namespace of a test's own, in a cluster that has the definition.
+/// A separate namespace for one test, in a cluster with the resource definition.
 pub(crate) struct Namespace(pub(crate) String);
 
 impl Namespace {
@@ -93,7 +93,7 @@ impl Namespace {
         self.kubectl(&args, &object.to_string());
     }
 
-    /// The resource; `None` if there is none.
+    /// Returns the resource, or `None` if it does not exist.
     pub(crate) fn get(&self, name: &str) -> Option<Value> {
         let args = [
             "--namespace",
@@ -110,19 +110,19 @@ impl Namespace {
             .then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// Begins to delete a resource.
+    /// Starts to delete a resource.
     pub(crate) fn delete(&self, name: &str) {
         self.kubectl(&["delete", "mcpserver", name, "--wait=false"], "");
     }
 
     pub(crate) async fn gone(&self, name: &str) {
-        wait_for(&format!("{name} to be gone"), LONG, async || {
+        wait_for(&format!("{name} to be gone"), LONG_DEADLINE, async || {
             self.get(name).is_none()
         })
         .await;
     }
 
-    /// Waits until a condition says this; the whole resource.
+    /// Waits until a condition has this status and reason. Returns the whole resource.
     pub(crate) async fn condition(
         &self,
         name: &str,
@@ -131,7 +131,7 @@ impl Namespace {
         reason: &str,
     ) -> Value {
         let what = format!("{name}: {kind} {status} {reason}");
-        wait_for_some(&what, LONG, async || {
+        wait_for_some(&what, LONG_DEADLINE, async || {
             let object = self.get(name)?;
             let one = condition(&object, kind)?;
             let is_so = one["status"] == status && one["reason"] == reason;
@@ -145,7 +145,7 @@ impl Namespace {
         self.condition(name, "Ready", "True", "Running").await
     }
 
-    /// The events of a resource: type, reason and message.
+    /// Returns the events of a resource: type, reason and message.
     pub(crate) fn events(&self, name: &str) -> Vec<[String; 3]> {
         let of =
             format!("--field-selector=involvedObject.name={name},involvedObject.kind=MCPServer");
@@ -162,7 +162,7 @@ impl Namespace {
         self.settings_with(&config())
     }
 
-    /// Those of a gateway that watches the namespace.
+    /// The settings of a gateway that watches the namespace.
     pub(crate) fn settings_with(&self, config: &str) -> String {
         format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"process\"]\n[replicas]\nlease = \"{LEASE}\"\n\
@@ -182,7 +182,7 @@ impl Namespace {
 }
 
 impl Drop for Namespace {
-    /// Lets resources go whose gateway is gone: nobody else takes the finalizer off.
+    /// Removes the finalizers of resources whose gateway is gone; otherwise they would never be deleted.
     fn drop(&mut self) {
         let all = try_kubectl(
             &["--namespace", &self.0, "get", "mcpservers", "--output=name"],
@@ -205,15 +205,15 @@ impl Drop for Namespace {
     }
 }
 
-/// Makes sure that the cluster has the definition.
+/// Makes sure that the cluster has the resource definition.
 pub(crate) async fn define() {
     let output = Command::new(Bin::path("toolwharf"))
         .args(["kubernetes", "crd"])
         .output()
         .unwrap();
     let definition = String::from_utf8(output.stdout).unwrap();
-    wait_for("the definition", LONG, async || {
-        // Not while an earlier one is being deleted.
+    wait_for("the definition", LONG_DEADLINE, async || {
+        // Fails while an earlier definition is being deleted.
         try_kubectl(&["apply", "--filename=-"], &definition);
         let args = ["get", "crd", "mcpservers.toolwharf.dev", "--output=json"];
         let found: Value =
@@ -237,7 +237,7 @@ pub(crate) fn condition<'o>(object: &'o Value, kind: &str) -> Option<&'o Value> 
     all.iter().find(|one| one["type"] == kind)
 }
 
-/// The spec of a scripted server under the provider `process`.
+/// The spec of a scripted server with the provider `process`.
 pub(crate) fn scripted(name: &str, more: Value) -> Value {
     let mut spec = json!({"command": Bin::path("testkit-scripted"), "args": ["--name", name], "provider": "process"});
     spec.as_object_mut()
@@ -246,7 +246,7 @@ pub(crate) fn scripted(name: &str, more: Value) -> Value {
     spec
 }
 
-/// All servers of a gateway, by name.
+/// Returns the gateway's server of that name.
 pub(crate) async fn server(gateway: &Gateway, name: &str) -> Option<Value> {
     let all = Api::admin(gateway)
         .ok("GET", "/mcp/servers", Value::Null)
@@ -268,7 +268,7 @@ pub(crate) async fn call(gateway: &Gateway, id: &str) -> Value {
     Api::admin(gateway).ok("POST", &path, body).await
 }
 
-/// How many processes of a scripted server of this name run on this machine.
+/// Returns how many processes of a scripted server of this name run on this machine.
 pub(crate) fn instances(name: &str) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let is_one = |process: &fs::DirEntry| {
@@ -282,7 +282,7 @@ pub(crate) fn instances(name: &str) -> usize {
     processes.filter(is_one).count()
 }
 
-/// One more API server on the same etcd, started as the first one was; one that is started again has forgotten what it saw.
+/// A second API server on the same etcd, started like the first one. A restart clears its watch history.
 pub(crate) struct ApiServer {
     process: Option<Process>,
     words: Vec<String>,
@@ -316,14 +316,14 @@ impl ApiServer {
         server
     }
 
-    /// Ends it, and starts it again.
+    /// Restarts the API server.
     pub(crate) async fn again(&mut self) {
         self.process = None;
         let mut command = tokio::process::Command::new(&self.words[0]);
         command.args(&self.words[1..]).current_dir(&self.dir);
         self.process = Some(Process::spawn(command));
         let address = format!("--server=https://127.0.0.1:{}", self.port);
-        wait_for("the other API server", LONG, async || {
+        wait_for("the other API server", LONG_DEADLINE, async || {
             let args = [&address, "get", "mcpservers", "--all-namespaces"];
             try_kubectl(&args, "").status.success()
         })
@@ -335,7 +335,7 @@ impl ApiServer {
     }
 }
 
-/// A way to the API server that can be cut, with a kubeconfig that leads there.
+/// A TCP proxy to the API server that can be cut, with a matching kubeconfig.
 pub(crate) struct Way {
     address: SocketAddr,
     to: String,
@@ -351,7 +351,7 @@ impl Way {
         Self::to(rest.split('"').next().unwrap()).await
     }
 
-    /// A way to the API server of this address.
+    /// Starts a proxy to the API server at this address.
     pub(crate) async fn to(to: &str) -> Self {
         let text = fs::read_to_string(config()).unwrap();
         let (_, rest) = text.split_once("https://").unwrap();
@@ -387,7 +387,7 @@ impl Way {
         });
     }
 
-    /// Ends all connections, and refuses others.
+    /// Ends all connections and refuses new ones.
     pub(crate) async fn cut(&mut self) {
         self.tasks.shutdown().await;
     }

@@ -1,4 +1,5 @@
-//! A client id of an entry without `issuer` belongs to the first issuer that was found, and its secret goes to no other.
+//! The client id of an entry without `issuer` is bound to the first issuer that was found. Its secret is sent to no
+//! other issuer.
 
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Issuer, Process, Protected, protected, wait_for};
@@ -29,7 +30,7 @@ fn entry(protected: &Protected, grant: &str, issuer: Option<&Issuer>) -> Value {
     json!({ "type": "http", "url": protected.url(), "login": login })
 }
 
-/// Begins a sign-in that is refused; why.
+/// Starts a sign-in that must be refused. Returns the reason.
 async fn refused(running: &Running) -> String {
     let place = format!("/mcp/servers/{NAME}/login");
     let reply = running
@@ -58,7 +59,7 @@ async fn a_person_is_sent_to_no_other_issuer(database: &str) {
     let running = kept.start().await;
     sign_in(&first, &running, "ann").await;
 
-    // The server is somebody else's now, or was broken into.
+    // The server now names another issuer: it was sold or compromised.
     protected.change(|rules| rules.issuer = other.url().to_owned());
     let check = async |running: Running| {
         let why = refused(&running).await;
@@ -79,7 +80,7 @@ async fn a_person_is_sent_to_no_other_issuer(database: &str) {
         0
     );
 
-    // The entry may say that the change is meant.
+    // The entry may name the new issuer explicitly.
     let meant = entry(&protected, "authorization_code", Some(&other));
     kept.servers(json!({ NAME: meant }));
     let running = kept.start().await;
@@ -87,7 +88,7 @@ async fn a_person_is_sent_to_no_other_issuer(database: &str) {
     running.ok("POST", &place, json!({ "way": "paste" })).await;
     running.stop().await;
 
-    // So may whoever signs out.
+    // Signing out releases the binding, too.
     kept.servers(json!({ NAME: plain }));
     let running = kept.start().await;
     refused(&running).await;

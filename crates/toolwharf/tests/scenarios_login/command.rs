@@ -1,4 +1,4 @@
-//! S01 and S02: `toolwharf login`, with a browser and without.
+//! S01 and S02: `toolwharf login`, with and without a browser.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -18,7 +18,7 @@ use crate::{
 
 const SECRET: &str = "client-secret-4c1e90d7";
 
-/// A browser that leaves the page that it should show in a file, for Chromium to open.
+/// A fake browser that writes the page's URL to a file, for Chromium to open.
 fn browser(folder: &Path) -> (PathBuf, PathBuf) {
     let (script, page) = (folder.join("browser"), folder.join("page"));
     let shown = page.display();
@@ -28,7 +28,7 @@ fn browser(folder: &Path) -> (PathBuf, PathBuf) {
     (script, page)
 }
 
-/// Pictures of what the browser shows, wide and narrow, dark and light, where `TOOLWHARF_SHOTS` says.
+/// Takes screenshots in two widths, dark and light, if `TOOLWHARF_SHOTS` names a directory.
 async fn pictures(chromium: &Chromium, name: &str) {
     let Some(folder) = std::env::var_os("TOOLWHARF_SHOTS") else {
         return;
@@ -52,7 +52,7 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     each.collect()
 }
 
-/// The command lines of this machine's processes, without the issuer's, which is told its clients there.
+/// Returns the command lines of all processes except the issuer's, whose options include its clients.
 pub(crate) fn command_lines() -> Vec<u8> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
@@ -117,7 +117,7 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
     assert!(status.success(), "{}", login.stderr());
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
-    // The same link once more.
+    // The same link again.
     chromium
         .open(&format!("{}/login/{link}", running.url))
         .await;
@@ -174,7 +174,7 @@ async fn s02_a_code_is_typed_on_another_machine() {
         .announced(|line| {
             let (url, _) = line
                 .strip_prefix("open ")?
-                .split_once(" and type the code ")?;
+                .split_once(" and enter the code ")?;
             Some(url.to_owned())
         })
         .await;
@@ -219,7 +219,7 @@ async fn s02_the_redirect_is_pasted() {
     assert!(status.unwrap().success());
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
-    // It counts once.
+    // The redirect is valid once.
     let place = format!("/mcp/servers/{NAME}/login/finish");
     let again = json!({ "redirect": redirect });
     let again = running.rest("POST", &place, again).await;
@@ -227,7 +227,7 @@ async fn s02_the_redirect_is_pasted() {
     assert!(again.text().contains("wrong_redirect"), "{}", again.text());
 }
 
-/// Whoever refuses at the issuer is told so, and nobody is signed in.
+/// A user who denies access at the issuer sees that, and the server stays signed out.
 #[tokio::test]
 async fn s02_a_refusal_is_told() {
     let world = World::new(json!({})).await;

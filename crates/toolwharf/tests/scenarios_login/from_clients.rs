@@ -1,4 +1,4 @@
-//! S03: a client calls a tool of a server that nobody is signed in to.
+//! S03: a client calls a tool of a server that has no sign-in.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
 
 const LEGACY: &str = "2025-11-25";
 
-/// A gateway whose sign-in the issuer takes back: the server's tools are known, and somebody has to sign in again.
+/// A gateway whose sign-in was revoked by the issuer: the server's tools are known, and a new sign-in is needed.
 async fn lost(world: &World) -> (Kept, Running) {
     let (kept, running) = world.signed_in("ann").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
@@ -28,7 +28,7 @@ async fn lost(world: &World) -> (Kept, Running) {
     (kept, running)
 }
 
-/// A client with a person who opens links and signs in as `ben`.
+/// A client whose user opens links and signs in as `ben`.
 async fn person(world: &Arc<World>, running: &Running, version: &str) -> Peer {
     let (world, tasks) = (world.clone(), TaskTracker::new());
     client(running, version, move |link| {
@@ -66,7 +66,7 @@ async fn s03_a_legacy_client_is_asked_and_the_call_goes_on() {
     goes_on(LEGACY).await;
 }
 
-/// A gateway that was started again knows the tools from before, and asks all the same.
+/// After a restart the gateway knows the tools from before, and still asks for the sign-in.
 #[tokio::test]
 async fn s03_after_a_restart_the_tools_are_known() {
     let world = Arc::new(World::new(json!({})).await);
@@ -78,7 +78,7 @@ async fn s03_after_a_restart_the_tools_are_known() {
         let mut peer = person(&world, &running, version).await;
         let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
         assert_eq!(outcome.text(), "ben", "{outcome:?}");
-        // The next client finds it as it was.
+        // Revokes the token again for the next client.
         world.protected.revoke();
         assert!(call(&running, "whoami").await["error"].is_object());
         state(&running, "needs_login").await;
@@ -107,7 +107,7 @@ async fn s03_a_client_that_opens_no_urls_gets_the_link() {
     }
 }
 
-/// Somebody who declines gets the link in the error.
+/// A user who declines gets the link in the error.
 #[tokio::test]
 async fn s03_a_person_may_decline() {
     let world = World::new(json!({})).await;

@@ -1,4 +1,4 @@
-//! S04: somebody else opens a link, or comes back with a redirect.
+//! S04: another person opens a link or returns with a redirect.
 
 use serde_json::json;
 use testkit::{Peer, RawClient, form_token, peer};
@@ -49,7 +49,7 @@ async fn s04_a_link_is_for_the_one_who_asked() {
     assert_eq!(sign_in_state(&running).await, "signed_in");
 }
 
-/// A page on another port cannot press the button: it cannot read the form's token, which is good once.
+/// A page on another port cannot submit the form, because it cannot read the form's one-time token.
 #[tokio::test]
 async fn s04_a_form_is_sent_once_and_only_from_its_own_page() {
     let world = World::new(json!({})).await;
@@ -67,12 +67,12 @@ async fn s04_a_form_is_sent_once_and_only_from_its_own_page() {
         assert_eq!(refused.status, 403, "{form}: {}", refused.text());
         assert!(refused.header("location").is_none());
         assert!(refused.header("set-cookie").is_none());
-        // The page can be sent again, with the token that it has now.
+        // The page can be submitted again, with its new token.
         assert!(form_token(&refused.text()).is_some());
     }
     let departed = post(&link, &format!("form={token}")).await;
     assert_eq!(departed.status, 303, "{}", departed.text());
-    // The link is used as well; a token that was used is refused for a link that is not.
+    // The link is used up as well. A used token is refused even for an unused link.
     let (_kept, other) = open(world.entry()).await;
     let link = self::link(&other).await;
     let token = form_token(&page(&link).await).unwrap();
@@ -99,16 +99,16 @@ async fn s04_a_redirect_counts_once_and_in_one_browser() {
     let url = departed.header("location").unwrap();
     let own = cookie(&departed);
     assert!(departed.header("set-cookie").unwrap().contains("HttpOnly"));
-    // The link was used.
+    // The link is used up.
     assert_eq!(depart(&link, "").await.status, 410);
     let redirect = world.issuer.sign_in(url, "ann").await;
-    // Another browser, and one with another cookie.
+    // Another browser, and one with a different cookie.
     for foreign in ["", "twh_login_x=y", &format!("{own}x")] {
         let refused = arrive(&redirect, foreign).await;
         assert_eq!(refused.status, 400, "{}", refused.text());
         assert!(refused.text().contains("wrong_redirect"));
     }
-    // The one who asked, with the redirect of a browser.
+    // The user who started it, pasting the redirect of a browser.
     let place = format!("/mcp/servers/{NAME}/login/finish");
     let pasted = json!({ "redirect": redirect });
     let pasted = running.rest("POST", &place, pasted).await;
@@ -126,7 +126,7 @@ async fn s04_a_redirect_counts_once_and_in_one_browser() {
     assert_eq!(sign_in_state(&running).await, "signed_in");
 }
 
-/// What an issuer says of another one ends the sign-in (RFC 9207).
+/// A redirect that names another issuer ends the sign-in (RFC 9207).
 #[tokio::test]
 async fn s04_a_redirect_of_another_issuer_is_refused() {
     let world = World::new(json!({})).await;
@@ -150,7 +150,7 @@ async fn s04_a_redirect_of_another_issuer_is_refused() {
     assert_eq!(sign_in_state(&running).await, "absent");
 }
 
-/// A sign-in that is everybody's is made by somebody who may change the server, not by whoever calls it.
+/// A shared sign-in requires permission to manage the server, not just to call it.
 #[tokio::test]
 async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
     let world = World::new(json!({})).await;

@@ -10,7 +10,7 @@ use crate::{
     support::{NAME, World, arrive, call, command, cookie, depart, state, text},
 };
 
-/// Asserts that a server is still at work.
+/// Asserts that a server still works.
 async fn works(running: &Running, name: &str, answer: &str) {
     let params = json!({ "name": format!("{name}__whoami"), "arguments": {} });
     let response = running.mcp("", "tools/call", params).await.response();
@@ -93,7 +93,7 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     assert_eq!(text(&call(&running, "whoami").await), "cid");
 }
 
-/// A sign-in that is over is over for a gateway that was started again, too, and the issuer is not asked again.
+/// An expired sign-in stays expired after a restart of the gateway, and the issuer is not asked again.
 #[tokio::test]
 async fn s07_a_refusal_is_remembered() {
     let world = World::new(json!({})).await;
@@ -109,12 +109,13 @@ async fn s07_a_refusal_is_remembered() {
     assert_eq!(world.issuer.count("token").await, asked);
 }
 
-/// An issuer that is away takes nobody's sign-in: the call fails, and it works again when the issuer is back.
+/// An unreachable issuer does not sign users out: the call fails, and works again when the issuer is back.
 #[tokio::test]
 async fn s07_an_issuer_that_is_away_signs_nobody_out() {
     let world = World::new(json!({})).await;
     let (kept, running) = world.signed_in("ann").await;
-    // A token that is refused right after it was given is no good; this one is older than the gateway.
+    // A token that is refused immediately after it was issued counts as invalid. This one is older than the gateway
+    // process.
     running.stop().await;
     let running = kept.start().await;
     state(&running, "running").await;
@@ -142,7 +143,8 @@ async fn s07_an_issuer_that_is_away_signs_nobody_out() {
     }
 }
 
-/// A server whose clock is five minutes ahead takes tokens for the less time; those that last less than that are a clear error.
+/// A server whose clock is five minutes ahead accepts tokens for five minutes less. A shorter token lifetime gives a
+/// clear error.
 #[tokio::test]
 async fn s07_a_clock_that_is_five_minutes_off() {
     let world = World::new(json!({})).await;
@@ -160,7 +162,7 @@ async fn s07_a_clock_that_is_five_minutes_off() {
         );
     }
     assert!(world.issuer.count("token").await <= asked + 1);
-    // That is told of these calls only: it works as soon as the clock is right.
+    // The error concerns these calls only: they work as soon as the clock is right.
     let login = format!("/mcp/servers/{NAME}/login");
     let login = running.ok("GET", &login, Value::Null).await;
     assert_eq!(login["state"], "signed_in", "{login}");
@@ -168,7 +170,7 @@ async fn s07_a_clock_that_is_five_minutes_off() {
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
-/// The server names another issuer from one day to the next: nothing of the old one is shown to the new one.
+/// The server suddenly names another issuer: the new issuer sees nothing of the old one.
 #[tokio::test]
 async fn s07_a_server_that_has_moved_to_another_issuer() {
     let world = World::new(json!({})).await;
@@ -193,7 +195,7 @@ async fn s07_a_server_that_has_moved_to_another_issuer() {
     assert_eq!(other.count("registration").await, 1);
 }
 
-/// A server that a project's manager has named reaches no address of this network, and neither does its sign-in.
+/// A server declared by a project's manager cannot reach private addresses, and neither can its sign-in.
 #[tokio::test]
 async fn s07_a_project_reaches_no_private_issuer() {
     let world = World::new(json!({})).await;

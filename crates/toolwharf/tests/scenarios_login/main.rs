@@ -1,11 +1,11 @@
-//! Scenarios S01 to S08 of SCENARIOS.md: signing in to servers, with npm's `oidc-provider` as the issuer, a protected server, and
-//! Chromium where a person sees a page.
+//! Scenarios S01 to S08 of SCENARIOS.md: signing in to servers, with npm's `oidc-provider` as the issuer, a protected
+//! server, and Chromium for pages that a user sees.
 
-#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod support;
 
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "../common/cli.rs"]
 mod cli;
 #[path = "../kept/mod.rs"]

@@ -8,7 +8,7 @@ use crate::{
     support::{NAME, World, open, state},
 };
 
-/// Somebody with a key of their own.
+/// A person with a personal key.
 pub(crate) struct Person {
     pub(crate) key: String,
     pub(crate) peer: Peer,
@@ -41,7 +41,7 @@ impl Person {
         assert_eq!(done.status, 204, "{}", done.text());
     }
 
-    /// Whose token the server sees in a call.
+    /// Returns the account whose token the server sees in a call.
     async fn whoami(&mut self) -> Result<String, Value> {
         let outcome = self.peer.tool("whoami", json!({})).await;
         match outcome.response["error"].clone() {
@@ -57,7 +57,8 @@ pub(crate) fn client(running: &Running, path: &str, key: &str) -> RawClient {
         .with("authorization", &format!("Bearer {key}"))
 }
 
-/// Each call carries the token of whoever makes it, in both eras; who has none is asked to sign in, whoever else has.
+/// Each call carries its caller's token, in both eras. A caller without a token is asked to sign in, even if others are
+/// signed in.
 #[tokio::test]
 async fn s05_each_call_carries_its_callers_token() {
     let world = World::new(json!({})).await;
@@ -72,7 +73,7 @@ async fn s05_each_call_carries_its_callers_token() {
     state(&running, "running").await;
 
     assert_eq!(ann.whoami().await.unwrap(), "ann");
-    // The tools are known by now, by the sign-in of another person. It is lent to nobody.
+    // The tools are known by now from another person's sign-in, which is not used for Bob.
     let refused = bob.whoami().await.unwrap_err();
     assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
     assert!(refused["data"]["url"].as_str().unwrap().contains("/login/"));
@@ -85,7 +86,7 @@ async fn s05_each_call_carries_its_callers_token() {
         );
     }
 
-    // A person becomes another one: nothing of the first is left.
+    // After signing in with another account, nothing of the first account is left.
     bob.sign_in(&world.issuer, &running, "eve").await;
     assert_eq!(bob.whoami().await.unwrap(), "eve");
     let path = format!("/api/v1/mcp/servers/{NAME}/login");

@@ -1,4 +1,4 @@
-//! S06: a token ends while many use it, and a process dies while the issuer renews it.
+//! S06: a token expires while many calls use it, and a process dies while the issuer renews a token.
 
 use serde_json::{Value, json};
 use testkit::{postgres::Database, soak, wait_for};
@@ -6,13 +6,13 @@ use tokio::task::JoinSet;
 
 use crate::{
     kept::{Kept, Running},
-    support::{LEASE, NAME, World, call, state, text, told},
+    support::{LEASE_DEADLINE, NAME, World, call, state, text, told},
 };
 
-/// Waits until the access token of a sign-in has ended; the next one lasts an hour.
+/// Waits until the access token has expired. The next one lasts an hour.
 async fn ended(world: &World, running: &Running) {
     let place = format!("/mcp/servers/{NAME}/login");
-    wait_for("the end of the token", LEASE, async || {
+    wait_for("the end of the token", LEASE_DEADLINE, async || {
         let login = running.ok("GET", &place, Value::Null).await;
         let end = login["expires_at"].as_str().unwrap().to_owned();
         let end = chrono::DateTime::parse_from_rfc3339(&end).unwrap();
@@ -22,7 +22,7 @@ async fn ended(world: &World, running: &Running) {
     world.issuer.set(json!({ "lifetime": 3600 })).await;
 }
 
-/// Many calls at once through these gateways, all of which have to go well, with one request for a new token.
+/// Many parallel calls through these gateways. All must succeed, with a single token refresh.
 async fn burst(world: &World, through: &[&Running]) {
     let many = if soak() { 1000 } else { 100 };
     let refreshes = world.issuer.count("token:refresh_token").await;
@@ -58,7 +58,7 @@ async fn burst(world: &World, through: &[&Running]) {
 }
 
 fn settings(kept: &Kept) {
-    // All of them at once: none is to be refused for want of a place.
+    // All calls run at once, so the queue must be long enough for them.
     kept.settings("[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\nqueue_len = 2000\n");
 }
 
@@ -72,7 +72,7 @@ async fn s06_many_calls_over_an_expired_token_make_one_refresh() {
     world.sign_in(&running, "ann").await;
     ended(&world, &running).await;
     burst(&world, &[&running]).await;
-    // The rotated one is what is kept.
+    // The rotated refresh token was stored.
     running.stop().await;
     let running = kept.start().await;
     state(&running, "running").await;
@@ -98,7 +98,7 @@ async fn two_gateways(world: &World, database: &Database) -> Vec<(Kept, Running)
     both
 }
 
-/// Whoever signs in at one replica is signed in at all, and so is whoever signs out.
+/// A sign-in or sign-out at one replica applies to all.
 #[tokio::test]
 async fn d05_a_sign_in_is_everywhere() {
     let (world, database) = (World::new(json!({})).await, Database::create().await);
@@ -127,7 +127,8 @@ async fn s06_two_gateways_on_one_database_make_one_refresh() {
     burst(&world, &[one, two]).await;
 }
 
-/// The product dies while the issuer has the refresh token, which is used up then if `rotate`; how the server is afterwards.
+/// Kills the product while the issuer processes the refresh token, which is then used up if `rotate`. Returns the
+/// server's state afterwards.
 async fn killed(rotate: bool) -> (World, Kept, Running, String) {
     let world = World::new(json!({ "lifetime": 3, "rotate": rotate })).await;
     let (kept, running) = world.signed_in("ann").await;
@@ -137,7 +138,7 @@ async fn killed(rotate: bool) -> (World, Kept, Running, String) {
     let params = json!({ "name": format!("{NAME}__whoami"), "arguments": {} });
     let calling = running.try_mcp("", "tools/call", params);
     let killing = async {
-        wait_for("the refresh at the issuer", LEASE, async || {
+        wait_for("the refresh at the issuer", LEASE_DEADLINE, async || {
             world.issuer.count("token:refresh_token").await > refreshes
         })
         .await;
@@ -149,7 +150,7 @@ async fn killed(rotate: bool) -> (World, Kept, Running, String) {
     drop(running);
     let running = kept.start().await;
     let mut found = String::new();
-    wait_for("an end of the lease", LEASE, async || {
+    wait_for("an end of the lease", LEASE_DEADLINE, async || {
         let status = told(&running).await["status"].clone();
         status.as_str().unwrap_or_default().clone_into(&mut found);
         matches!(&*found, "running" | "needs_login")
@@ -173,7 +174,7 @@ async fn s06_a_kill_during_a_rotation_asks_for_a_sign_in() {
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
-/// A token that is bound to a key is of use to nobody else, and its renewal is bound to the same one; over a restart, too.
+/// A token that is bound to a key is useless to others, and its renewal is bound to the same key, even after a restart.
 #[tokio::test]
 async fn s06_a_token_that_is_bound_to_a_key_is_renewed() {
     let world = World::new(json!({ "lifetime": 3 })).await;

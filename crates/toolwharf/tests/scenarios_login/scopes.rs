@@ -32,7 +32,7 @@ async fn s08_one_sign_in_for_all_scopes() {
     for scope in ["files:read", "files:write"] {
         assert!(granted.contains(&scope), "{granted:?}");
     }
-    // What it had before, it has still, and nobody is asked again.
+    // The earlier scopes are kept, and the user is not asked again.
     assert_eq!(peer.tool(&whoami, json!({})).await.text(), "ann");
     let again = peer.tool(&format!("{NAME}__admin"), json!({})).await;
     assert!(again.asked.is_empty(), "{again:?}");
@@ -62,7 +62,7 @@ async fn s08_at_most_three_times() {
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
-/// Many calls that lack the same scopes are one step, and are all of use after it.
+/// Many calls that lack the same scopes cause a single step-up, and all succeed after it.
 #[tokio::test]
 async fn s08_many_calls_at_once_are_one_step() {
     let world = World::new(json!({})).await;

@@ -1,4 +1,4 @@
-//! What every scenario needs: an issuer, a server behind it, and a gateway in front of that.
+//! Shared by all scenarios: an issuer, a protected server, and a gateway in front of it.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::{
 
 /// The protected server's name.
 pub(crate) const NAME: &str = "files";
-/// Longer than a process may have a sign-in for itself after it died.
-pub(crate) const LEASE: Duration = Duration::from_secs(60);
+/// Longer than a dead process can hold the lease of a sign-in.
+pub(crate) const LEASE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// An issuer and a server that takes its tokens.
+/// An issuer, and a server that accepts its tokens.
 pub(crate) struct World {
     pub(crate) issuer: Issuer,
     pub(crate) protected: Protected,
@@ -39,7 +39,7 @@ impl World {
         json!({ "type": "http", "url": self.protected.url(), "login": { "mode": "shared" } })
     }
 
-    /// A gateway in front of it.
+    /// Starts a gateway in front of the server.
     pub(crate) async fn serve(&self) -> (Kept, Running) {
         let kept = Kept::sqlite().await;
         kept.servers(json!({ NAME: self.entry() }));
@@ -47,27 +47,27 @@ impl World {
         (kept, running)
     }
 
-    /// A gateway that somebody has signed in with.
+    /// Starts a gateway and signs in.
     pub(crate) async fn signed_in(&self, account: &str) -> (Kept, Running) {
         let (kept, running) = self.serve().await;
         self.sign_in(&running, account).await;
         (kept, running)
     }
 
-    /// Signs in as the administrator does without a browser, and waits until the server is there.
+    /// Signs in as the administrator without a browser, and waits until the server is running.
     pub(crate) async fn sign_in(&self, running: &Running, account: &str) {
         sign_in(&self.issuer, running, account).await;
     }
 
-    /// Does what a browser does with a link, signs in as `account`, and comes back; the page that it ends at.
+    /// Follows a link as a browser does, signs in as `account`, and returns the final page.
     pub(crate) async fn follow(&self, link: &str, account: &str, form: &str) -> Reply {
         follow(&self.issuer, link, account, form).await
     }
 }
 
-/// Signs in as the administrator does without a browser, and waits until the server is there.
+/// Signs in as the administrator without a browser, and waits until the server is running.
 pub(crate) async fn sign_in(issuer: &Issuer, running: &Running, account: &str) {
-    // Before the server has refused a request it has not said which scopes it wants.
+    // The required scopes are unknown until the server has refused a request.
     state(running, "needs_login").await;
     let place = format!("/mcp/servers/{NAME}/login");
     let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
@@ -80,7 +80,7 @@ pub(crate) async fn sign_in(issuer: &Issuer, running: &Running, account: &str) {
     state(running, "running").await;
 }
 
-/// Does what a browser does with a link, signs in as `account`, and comes back; the page that it ends at.
+/// Follows a link as a browser does, signs in as `account`, and returns the final page.
 pub(crate) async fn follow(issuer: &Issuer, link: &str, account: &str, form: &str) -> Reply {
     let departed = depart(link, form).await;
     let Some(url) = departed.header("location") else {
@@ -94,7 +94,7 @@ pub(crate) async fn follow(issuer: &Issuer, link: &str, account: &str, form: &st
     page
 }
 
-/// Presses the button of a link's page.
+/// Presses the button on a link's page.
 pub(crate) async fn depart(link: &str, form: &str) -> Reply {
     let shown = RawClient::new(link).get(&[]).await.collect(DEADLINE).await;
     let token = form_token(&shown.text()).unwrap_or_default();
@@ -113,7 +113,7 @@ pub(crate) fn cookie(reply: &Reply) -> String {
     cookie.split(';').next().unwrap_or_default().to_owned()
 }
 
-/// Opens the address that an issuer sends a browser to.
+/// Opens the redirect of an issuer.
 pub(crate) async fn arrive(redirect: &str, cookie: &str) -> Reply {
     let client = RawClient::new(redirect);
     let answer = client.send(Method::GET, &[("cookie", cookie)], "").await;
@@ -128,13 +128,13 @@ pub(crate) async fn state(running: &Running, wanted: &str) {
     .await;
 }
 
-/// What the REST API tells of the server.
+/// Returns the server's status from the REST API.
 pub(crate) async fn told(running: &Running) -> Value {
     let path = format!("/mcp/servers/{NAME}");
     running.ok("GET", &path, Value::Null).await
 }
 
-/// The product's command line, as the administrator of a gateway.
+/// A command of the product's command line, as the gateway's administrator.
 pub(crate) fn command(running: &Running, arguments: &[&str]) -> Command {
     let mut command = toolwharf();
     command
@@ -145,20 +145,20 @@ pub(crate) fn command(running: &Running, arguments: &[&str]) -> Command {
     command
 }
 
-/// A call of a tool of the server by a client that can be asked nothing.
+/// Calls a tool from a client that cannot be asked for input.
 pub(crate) async fn call(running: &Running, tool: &str) -> Value {
     let params = json!({ "name": format!("{NAME}__{tool}"), "arguments": {} });
     running.mcp("", "tools/call", params).await.response()
 }
 
-/// The text that a call came to.
+/// Returns the text of a call's result.
 #[track_caller]
 pub(crate) fn text(response: &Value) -> &str {
     let text = response["result"]["content"][0]["text"].as_str();
     text.unwrap_or_else(|| panic!("{response}"))
 }
 
-/// A client that opens URLs, and does with them what `open` does.
+/// A client that passes URLs to `open`.
 pub(crate) async fn client(
     running: &Running,
     version: &str,
@@ -177,7 +177,7 @@ pub(crate) async fn client(
     })
 }
 
-/// A gateway that all of the network could connect to, so that everybody needs a key.
+/// A gateway that listens on all addresses, so that every client needs a key.
 pub(crate) async fn open(entry: Value) -> (Kept, Running) {
     open_with(entry, "").await
 }

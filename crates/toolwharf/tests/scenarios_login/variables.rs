@@ -1,4 +1,4 @@
-//! S05: a launched server gets the access token of whoever calls as a variable of its environment (`${login:NAME}`).
+//! S05: a launched server gets its caller's access token in an environment variable (`${login:NAME}`).
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::{
     support::{NAME, call, follow, open_with, sign_in, state, text, told},
 };
 
-/// A server that answers with the digest of a variable.
+/// A server that can return the digest of a variable.
 fn entry() -> Value {
     json!({ "command": Bin::path("testkit-scripted"), "env": { "ACCESS": "${login:hub}", "PLAIN": "1" } })
 }
@@ -30,12 +30,12 @@ async fn issuer(mut options: Value) -> Issuer {
     Issuer::start(options).await
 }
 
-/// The person whose access token has this digest, as the issuer says.
+/// Returns the account whose access token has this digest.
 async fn whose(issuer: &Issuer, digest: &str) -> String {
     let secrets = issuer.secrets().await;
     let is_it = |secret: &&String| encode(Sha256::digest(secret)) == digest;
     let token = secrets.iter().find(is_it);
-    let token = token.unwrap_or_else(|| panic!("{digest} is of no token of the issuer"));
+    let token = token.unwrap_or_else(|| panic!("{digest} matches no token of the issuer"));
     let userinfo = RawClient::new(&format!("{}/me", issuer.url()));
     let answer = userinfo.with("authorization", &format!("Bearer {token}"));
     let answer = answer.get(&[]).await.collect(DEADLINE).await;
@@ -43,7 +43,7 @@ async fn whose(issuer: &Issuer, digest: &str) -> String {
     known["sub"].as_str().unwrap().to_owned()
 }
 
-/// The digest of the token that a call of the administrator's reaches.
+/// Returns the digest of the token that the administrator's call uses.
 async fn digest(running: &Running) -> Result<String, Value> {
     let params = json!({ "name": format!("{NAME}__digest"), "arguments": { "name": "ACCESS" } });
     let response = running.mcp("", "tools/call", params).await.response();
@@ -76,7 +76,7 @@ async fn s05_each_caller_has_a_process_with_a_token_of_their_own() {
     ann.sign_in(&issuer, &running, "ann").await;
     state(&running, "running").await;
     assert_eq!(whose(&issuer, &ann.digest().await.unwrap()).await, "ann");
-    // The tools are known by now, by the sign-in of another person. It is lent to nobody.
+    // The tools are known by now from another person's sign-in, which is not used for Bob.
     let refused = bob.digest().await.unwrap_err();
     assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
     let link = refused["data"]["url"].as_str().unwrap().to_owned();
@@ -87,7 +87,7 @@ async fn s05_each_caller_has_a_process_with_a_token_of_their_own() {
         assert_eq!(whose(&issuer, &a.unwrap()).await, "ann");
         assert_eq!(whose(&issuer, &b.unwrap()).await, "bob");
     }
-    // A person becomes another one: the process of the first is over.
+    // After signing in with another account, the first account's process is ended.
     let pid = bob.peer.tool("pid", json!({})).await.text().to_owned();
     bob.sign_in(&issuer, &running, "eve").await;
     assert_eq!(whose(&issuer, &bob.digest().await.unwrap()).await, "eve");
@@ -109,12 +109,12 @@ async fn gone(pid: &str) {
     .await;
 }
 
-/// A gateway with one sign-in for all.
+/// A gateway with a shared sign-in.
 async fn shared(issuer: &Issuer, entry: Value) -> (Kept, Running) {
     shared_with(issuer, entry, "").await
 }
 
-/// With more settings.
+/// The same, with more settings.
 async fn shared_with(issuer: &Issuer, entry: Value, more: &str) -> (Kept, Running) {
     let mut kept = Kept::sqlite().await;
     kept.set_env("RUST_LOG", Some("trace"));
@@ -125,7 +125,7 @@ async fn shared_with(issuer: &Issuer, entry: Value, more: &str) -> (Kept, Runnin
     (kept, running)
 }
 
-/// A token ends while calls are under way: the process is another one afterwards, and no call has failed.
+/// A token expires during calls: afterwards there is a new process, and no call has failed.
 #[tokio::test]
 async fn s05_a_renewed_token_of_all_is_in_another_process() {
     let issuer = issuer(json!({ "lifetime": 10 })).await;
@@ -144,7 +144,7 @@ async fn s05_a_renewed_token_of_all_is_in_another_process() {
     let newest = digest(&running).await.unwrap();
     assert_eq!(whose(&issuer, &newest).await, "ann");
     gone(&pid).await;
-    // That is a restart of ours, and no crash.
+    // This counts as a planned restart, not a crash.
     assert_eq!(told(&running).await["last_crash"], Value::Null);
 }
 
@@ -220,7 +220,7 @@ async fn seen_in_no_container(provider: &str) {
     seen_nowhere(entry, &hosting).await;
 }
 
-/// In a sandbox, too; and a sign-out ends the process.
+/// The same in a sandbox. A sign-out ends the process.
 async fn seen_nowhere(entry: Value, hosting: &str) {
     let issuer = issuer(json!({})).await;
     let (kept, running) = shared_with(&issuer, entry, hosting).await;
@@ -229,7 +229,7 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
         whose(&issuer, &digest(&running).await.unwrap()).await,
         "ann"
     );
-    // A server that tells it itself: the record of the call does not.
+    // Even if the server itself returns the token, the call record does not contain it.
     let env = call(&running, "env").await;
     let env: Value = serde_json::from_str(text(&env)).unwrap();
     let token = env["ACCESS"].as_str().unwrap().to_owned();
@@ -254,7 +254,7 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
     let userinfo = RawClient::new(&format!("{}/me", issuer.url()));
     let userinfo = userinfo.with("authorization", &format!("Bearer {token}"));
     let answer = userinfo.get(&[]).await.collect(DEADLINE).await;
-    assert_eq!(answer.status, 401, "it is taken back at the issuer");
+    assert_eq!(answer.status, 401, "it is revoked at the issuer");
     let said = running.stop().await;
     assert!(said.contains("TRACE"), "{said}");
     without("the log", said.as_bytes(), &secrets);
@@ -264,7 +264,7 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
     }
 }
 
-/// Servers of projects and registrations have tokens, too, and say which logins there are.
+/// Servers of projects and registrations can use tokens, too, and errors list the available logins.
 #[tokio::test]
 async fn s05_wherever_a_server_is_declared() {
     let issuer = issuer(json!({})).await;
@@ -302,7 +302,7 @@ async fn s05_wherever_a_server_is_declared() {
     let other = format!("{other}?project=p");
     let told = running.ok("GET", &other, Value::Null).await.to_string();
     assert!(
-        told.contains("there is no `[logins.hob]` in toolwharf.toml; there are `hub`"),
+        told.contains("`[logins.hob]` is missing in toolwharf.toml, which defines `hub`"),
         "{told}"
     );
     let registration = json!({ "name": "third", "command": command, "args": ["${login:hub}"], "provider": "process" });

@@ -1,4 +1,4 @@
-//! D01: browsers, and sign-ins at issuers, need no stickiness either: each request may come to another replica.
+//! D01: browsers and sign-ins at issuers need no sticky sessions: each request may go to a different replica.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -17,11 +17,11 @@ use crate::{
     support::{database, replica_with},
 };
 
-/// The status of a request that a script of the page makes, with the cookie and what the page keeps.
+/// Requests the status from a script of the page, with the cookie and the page's secret.
 const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
                       .then((reply) => { window.got = reply.status; })";
 
-/// Three replicas that people know by the address of a balancer before them.
+/// Three replicas behind a load balancer with a public address.
 struct Installation {
     replicas: Vec<Gateway>,
     balancer: Balancer,
@@ -29,7 +29,7 @@ struct Installation {
 }
 
 impl Installation {
-    /// `more`: of each replica's setup, given its settings.
+    /// `more` completes the setup of each replica after its settings.
     async fn start(settings: &str, more: impl Fn(Setup) -> Setup) -> Self {
         let database = database().await;
         let address = Balancer::free();
@@ -55,7 +55,7 @@ impl Installation {
     }
 }
 
-/// What a script of the page gets.
+/// Returns the status code that a script of the page gets.
 async fn status(browser: &Browser) -> Value {
     browser
         .eval(&format!("(window.got = null, {STATUS}, 1)"))
@@ -78,7 +78,7 @@ async fn get(client: RawClient, cookie: &str) -> Reply {
 #[tokio::test]
 async fn d01_a_browser_is_signed_in_at_all_replicas() {
     let mut all = Installation::start("", |setup| setup).await;
-    // The link is one replica's, and the balancer sends what its page needs to any.
+    // One replica issues the link; its page and requests may go to any.
     let link = Api::admin(&all.replicas[0])
         .ok("POST", "/browser-links", Value::Null)
         .await;
@@ -96,13 +96,13 @@ async fn d01_a_browser_is_signed_in_at_all_replicas() {
     for _ in 0..6 {
         assert_eq!(status(&browser).await, 200);
     }
-    // The one that opened it is killed, or another one is.
+    // Kills the replica that issued the link, or another one.
     drop(all.replicas.remove(0));
     wait_for("the balancer to notice", DEADLINE, async || {
         status(&browser).await == 200
     })
     .await;
-    // Signed out at one is signed out at all, within a second.
+    // A sign-out at one replica takes effect at all within a second.
     let [one, two] = &all.replicas[..] else {
         panic!("two are left");
     };
@@ -112,7 +112,7 @@ async fn d01_a_browser_is_signed_in_at_all_replicas() {
     for replica in [one, two] {
         let found = session.get(replica.at("/api/v1/status")).await;
         assert_eq!(found.status, 200, "{}", found.text());
-        // The cookie alone opens nothing at any of them.
+        // The cookie alone is refused everywhere.
         let found = get(replica.at("/api/v1/status"), &session.cookie).await;
         assert_eq!(found.status, 401, "{}", found.text());
     }
@@ -152,12 +152,12 @@ async fn d01_a_sign_in_at_an_issuer_may_end_at_another_replica() {
     let entered = come_back(two, &back, &tab, origin).await;
     let found = Session::of(&entered).get(three.at("/api/v1/status")).await;
     assert_eq!(found.status, 200, "{}", found.text());
-    // Once, wherever it comes.
+    // The redirect is valid once, at any replica.
     for replica in [one, two] {
         let again = come_back(replica, &back, &tab, origin).await;
         assert_eq!(again.status, 400, "{}", again.text());
     }
-    // And in a browser, through the balancer.
+    // The same in a browser, through the load balancer.
     let browser = Browser::open().await;
     browser.go(&format!("{}/sign-in", all.balancer.url)).await;
     browser.click("button.issuer").await;
@@ -180,7 +180,7 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
     let protected = Protected::start(&issuer).await;
     let entry = json!({ "type": "http", "url": protected.url(), "login": { "mode": "shared" } });
     let all = Installation::start("", |setup| setup.server("files", entry.clone())).await;
-    // A project's server, which no replica but the one that is asked has heard of.
+    // A project's server that only the first replica knows yet.
     let admin = Api::admin(&all.replicas[0]);
     admin.put("/projects/shop", json!({})).await;
     admin
@@ -195,12 +195,12 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
         let link = link.strip_prefix(&all.balancer.url).unwrap();
         let key = format!("key={}", all.replicas[0].token());
         let form = [("content-type", "application/x-www-form-urlencoded")];
-        // The page may come from one replica, and its form go to another.
+        // The page may come from one replica and its form go to another.
         let token = token(all.replicas[2].at(link)).await;
         let key = format!("{key}&form={token}");
         let departed = all.replicas[1].at(link).post_with(&form, key.clone()).await;
         assert_eq!(departed.status, 303, "{}", departed.text());
-        // The link was used, wherever it is followed again.
+        // The link is used up at every replica.
         for replica in &all.replicas {
             let again = replica.at(link).post_with(&form, key.clone()).await;
             assert_eq!(again.status, 410, "{}", again.text());
@@ -221,7 +221,7 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
             .await;
         }
     }
-    // By hand: the redirect is brought to another replica than the one that began.
+    // Without a browser: the redirect is passed to another replica than the one that started.
     admin
         .ok("DELETE", "/mcp/servers/files/login", Value::Null)
         .await;

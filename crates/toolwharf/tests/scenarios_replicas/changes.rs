@@ -1,4 +1,4 @@
-//! D05: what is changed on one replica is changed on all.
+//! D05: a change on one replica takes effect on all.
 
 use std::{fs, time::Duration};
 
@@ -12,23 +12,23 @@ use crate::{
     support::{database, replica},
 };
 
-/// D05 says a second; a single one may take longer on a machine that has other things to do.
-const EVERYWHERE: Duration = Duration::from_secs(1);
-const AT_MOST: Duration = Duration::from_secs(3);
+/// D05 requires a second; a single change may take longer on a busy machine.
+const TYPICAL_PROPAGATION: Duration = Duration::from_secs(1);
+const MAX_PROPAGATION: Duration = Duration::from_secs(3);
 
-/// How long changes took.
+/// The times that changes took to arrive.
 #[derive(Default)]
 struct Times(Vec<Duration>);
 
 impl Times {
-    /// Waits until it is so.
+    /// Waits until the condition holds, and records the time.
     async fn note(&mut self, what: &str, is_so: impl AsyncFnMut() -> bool) {
         let changed = Instant::now();
-        wait_for(what, AT_MOST, is_so).await;
+        wait_for(what, MAX_PROPAGATION, is_so).await;
         self.0.push(changed.elapsed());
     }
 
-    /// Waits until what `at` answers to this is so.
+    /// Waits until the response at `at` satisfies the condition.
     async fn seen(&mut self, at: &Gateway, path: &str, what: &str, is_so: impl Fn(&Value) -> bool) {
         self.note(what, async || {
             let reply = Api::admin(at)
@@ -57,7 +57,7 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
             .is_some_and(|all| all.iter().any(|one| one["name"] == "till"))
     };
     times.seen(&second, servers, "the server", has).await;
-    // Taken in there, so that what follows has to be noticed.
+    // Loads the server there, so that later changes have to be noticed.
     there
         .ok(
             "POST",
@@ -66,7 +66,7 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
         )
         .await;
 
-    // A key works there, and once it is revoked it does not.
+    // A key works there until it is revoked.
     let (id, key) = here.key("shop", "call").await;
     let may = async || {
         let reply = Api::with(&second, &key)
@@ -81,7 +81,7 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
         .note("the end of the key", async || !may().await)
         .await;
 
-    // A tool that is switched off, and a server that is.
+    // A disabled tool, and a disabled server.
     here.put(
         "/mcp/servers/till/tools/echo?project=shop",
         json!({"enabled": false}),
@@ -122,10 +122,14 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
         })
         .await;
     times.0.sort();
-    assert!(times.0[times.0.len() / 2] < EVERYWHERE, "{:?}", times.0);
+    assert!(
+        times.0[times.0.len() / 2] < TYPICAL_PROPAGATION,
+        "{:?}",
+        times.0
+    );
 }
 
-/// A definition that changed is kept back by every replica, and is offered by all of them once it is approved at one.
+/// Every replica keeps a changed definition back, and all of them offer it once it is approved at one.
 #[tokio::test]
 async fn d05_a_definition_is_approved_everywhere() {
     let database = database().await;
@@ -163,11 +167,11 @@ async fn d05_a_definition_is_approved_everywhere() {
     both[0]
         .ok("POST", "/mcp/servers/till/approve?project=shop", approved)
         .await;
-    wait_for("the approval there", AT_MOST, async || {
+    wait_for("the approval there", MAX_PROPAGATION, async || {
         tool(&both[1]).await["kept_back"].is_null()
     })
     .await;
-    // As it is after a restart, too.
+    // The same after a restart.
     both[1].ok("POST", again, Value::Null).await;
     wait_for("the tool", DEADLINE, async || {
         let tool = tool(&both[1]).await;
@@ -176,7 +180,8 @@ async fn d05_a_definition_is_approved_everywhere() {
     .await;
 }
 
-/// All of them known, as after a look at all servers. A project that cannot be read keeps no other from being taken in.
+/// All projects are loaded, as after listing all servers. A project that cannot be read does not prevent others from
+/// being loaded.
 #[tokio::test]
 async fn d05_of_a_thousand_projects_the_one_that_was_changed_is_read() {
     let database = database().await;
@@ -195,7 +200,7 @@ async fn d05_of_a_thousand_projects_the_one_that_was_changed_is_read() {
     let (here, there) = (Api::admin(&first), Api::admin(&second));
     there.get("/tools").await;
     let mut times = Times::default();
-    // Not readable, and tried again and again.
+    // Cannot be read, and is retried repeatedly.
     database
         .run("UPDATE kb.project_mcp_servers SET name = 'no name' WHERE project_id = 'p1'")
         .await;
@@ -212,10 +217,11 @@ async fn d05_of_a_thousand_projects_the_one_that_was_changed_is_read() {
             .await;
     }
     times.0.sort();
-    assert!(times.0[1] < EVERYWHERE, "{:?}", times.0);
+    assert!(times.0[1] < TYPICAL_PROPAGATION, "{:?}", times.0);
 }
 
-/// Until it is started with the new master key, a replica goes on with what it has opened, and starts nothing without its secrets.
+/// Until it is restarted with the new master key, a replica continues with the secrets that it has decrypted. It starts
+/// no server whose secrets it cannot decrypt.
 #[tokio::test]
 async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secrets() {
     let database = database().await;
@@ -252,13 +258,13 @@ async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secr
     assert_eq!(token("shop").await, "before");
 
     here.ok("POST", "/master-key/rotate", Value::Null).await;
-    // This project's data key was opened before, so its secrets still open after a change.
+    // This project's data key was decrypted before, so its secrets can be read even after a change.
     secret("shop", "after").await;
     wait_for("the change", DEADLINE, async || {
         token("shop").await == "after"
     })
     .await;
-    // It knows nothing of this one.
+    // This project's data key was never decrypted.
     let told = token("mine").await;
     assert!(
         told.contains("master key") && told.contains("`mine`"),
@@ -266,7 +272,7 @@ async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secr
     );
     let told = there.get("/mcp/servers/till?project=mine").await;
     assert_eq!(told["status"], "blocked", "{told}");
-    // And this one needs nothing.
+    // This server needs no secrets.
     assert_eq!(token("open").await, "none");
     let path = "/api/v1/projects/mine/secrets/TOKEN";
     let refused = there

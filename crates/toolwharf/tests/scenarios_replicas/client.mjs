@@ -1,4 +1,4 @@
-// A client as its SDK makes it: calls one tool over and over, and says what came of each call. MODULES SDK URL
+// An SDK client that calls one tool repeatedly and prints the outcome of each call. Arguments: MODULES SDK URL
 const [modules, sdk, url] = process.argv.slice(2);
 const at = (file) => import(`${modules}/@modelcontextprotocol/${file}`);
 const { Client, StreamableHTTPClientTransport } =

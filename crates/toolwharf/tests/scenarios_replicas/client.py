@@ -1,4 +1,4 @@
-"""A client as its SDK makes it: calls one tool over and over, and says what came of each call. MODE URL"""
+"""An SDK client that calls one tool repeatedly and prints the outcome of each call. Arguments: MODE URL"""
 
 import asyncio
 import sys

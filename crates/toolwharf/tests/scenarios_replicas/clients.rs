@@ -1,4 +1,4 @@
-//! Official clients, as their SDKs make them, while replicas die.
+//! Official SDK clients, while replicas die.
 
 use std::process::Command;
 
@@ -10,8 +10,8 @@ use crate::{
     sessions::replica,
 };
 
-/// Calls that are waited for before the death of a replica, and after it.
-const CALLS: usize = 30;
+/// Calls to wait for before a replica dies, and after it.
+const CALLS_PER_PHASE: usize = 30;
 
 fn count(client: &Process, what: &str) -> usize {
     let lines = client.stdout_lines();
@@ -25,8 +25,8 @@ async fn answered(client: &Process, calls: usize) {
     .await;
 }
 
-/// Kills the replica that has the client's session, and then another one. The client has to go on. Two calls may fail for each
-/// death: the one that the replica works on, and one that is sent before the closed connection is noticed.
+/// Kills the replica that has the client's session, then another one. The client must continue. Two calls may fail per
+/// killed replica: the one in progress, and one sent before the closed connection is noticed.
 async fn goes_on(command: Command) {
     let database = Database::create().await;
     let mut replicas: Vec<Gateway> = Vec::new();
@@ -38,7 +38,7 @@ async fn goes_on(command: Command) {
     command.arg(format!("{}/mcp", balancer.url));
     let client = Process::spawn(command.into());
     for deaths in 1..=2 {
-        answered(&client, CALLS + count(&client, "ok")).await;
+        answered(&client, CALLS_PER_PHASE + count(&client, "ok")).await;
         let mut at = 0;
         for (index, replica) in replicas.iter().enumerate() {
             if replica.metric("sessions", None).await.unwrap_or(0) > 0 {
@@ -48,7 +48,7 @@ async fn goes_on(command: Command) {
         let mut lost = replicas.remove(at);
         lost.process.signal(Signal::KILL);
         lost.process.wait(DEADLINE).await;
-        answered(&client, CALLS + count(&client, "ok")).await;
+        answered(&client, CALLS_PER_PHASE + count(&client, "ok")).await;
         let failed = count(&client, "failed");
         assert!(failed <= 2 * deaths, "{:#?}", client.stdout_lines());
     }

@@ -16,13 +16,13 @@ use crate::{
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-/// How long a key is good: until all replicas have been asked.
-const LIFE: Duration = Duration::from_secs(8);
+/// Lifetime of a key, long enough to ask all replicas.
+const KEY_LIFETIME: Duration = Duration::from_secs(8);
 
-/// By how many seconds a slow answer of the database may mislead.
-const SECONDS: i64 = 3;
+/// Tolerance for a slow response of the database, in seconds.
+const TOLERANCE_SECONDS: i64 = 3;
 
-/// A replica whose clock is so many seconds off. Time passes there as anywhere.
+/// A replica whose clock is off by `seconds`. Its clock runs at normal speed.
 async fn off_by(seconds: &str, url: &str, first: Option<&Gateway>) -> Gateway {
     assert!(
         Path::new(LIBRARY).exists(),
@@ -37,7 +37,7 @@ async fn off_by(seconds: &str, url: &str, first: Option<&Gateway>) -> Gateway {
     .await
 }
 
-/// One clock is five minutes ahead, another one five minutes behind: all that replicas tell each other is as good as with one clock.
+/// One clock is five minutes ahead, another five minutes behind. Replicas cooperate as if they had the same clock.
 #[tokio::test]
 async fn d01_clocks_may_differ_by_minutes() {
     let database = database().await;
@@ -56,7 +56,7 @@ async fn d01_clocks_may_differ_by_minutes() {
         works(&hosted, replica).await;
     }
 
-    // A session is worked on where it was opened.
+    // A session is served by the replica that opened it.
     for opener in replicas {
         let id = open(opener.client(), "2025-11-25").await;
         for replica in replicas {
@@ -66,10 +66,11 @@ async fn d01_clocks_may_differ_by_minutes() {
         assert_eq!(opener.metric("sessions", None).await, Some(1));
     }
 
-    // A key ends at the same time everywhere.
+    // A key expires at the same time everywhere.
     let admin = Api::admin(&behind);
     admin.put("/projects/shop", json!({"name": "Shop"})).await;
-    let made = json!({"name": "k", "role": "read", "expires_at": chrono::Utc::now() + LIFE});
+    let made =
+        json!({"name": "k", "role": "read", "expires_at": chrono::Utc::now() + KEY_LIFETIME});
     let key = admin.ok("POST", "/keys?project=shop", made).await;
     let key = key["token"].as_str().unwrap();
     let may = async |at: &Gateway| {
@@ -78,13 +79,13 @@ async fn d01_clocks_may_differ_by_minutes() {
         listing.await.status == 200
     };
     for replica in replicas {
-        wait_for("the key", LIFE, async || may(replica).await).await;
+        wait_for("the key", KEY_LIFETIME, async || may(replica).await).await;
     }
     for replica in replicas {
         wait_for("the end of the key", DEADLINE, async || !may(replica).await).await;
     }
 
-    // Records have the time of the database, as exactly as it answers, and their ids are in that order.
+    // Records have the database's time, as exactly as it responds, and are ordered by it.
     let now = chrono::Utc::now();
     let listed = Api::admin(&right).get("/calls?limit=100").await;
     let calls = listed["calls"].as_array().unwrap().iter();
@@ -96,11 +97,14 @@ async fn d01_clocks_may_differ_by_minutes() {
         })
         .collect();
     assert!(ages.len() >= replicas.len(), "{ages:?}");
-    let is_right = |age: &i64| (-SECONDS..120).contains(age);
+    let is_right = |age: &i64| (-TOLERANCE_SECONDS..120).contains(age);
     assert!(ages.iter().all(is_right), "{ages:?}");
-    assert!(ages.is_sorted_by(|a, b| *a <= b + SECONDS), "{ages:?}");
+    assert!(
+        ages.is_sorted_by(|a, b| *a <= b + TOLERANCE_SECONDS),
+        "{ages:?}"
+    );
 
-    // It is not waited for any longer than with one clock, and nothing runs twice.
+    // A takeover takes no longer than with equal clocks, and nothing runs twice.
     let watched = hosted.watched();
     let id = open(ahead.client(), "2025-11-25").await;
     ahead.process.signal(Signal::KILL);

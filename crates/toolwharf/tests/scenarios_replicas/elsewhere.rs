@@ -1,4 +1,4 @@
-//! A registered server runs on one replica, and is used through each.
+//! A registered server runs on one replica and is used through all of them.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::{
     support::{Hosted, database, replica},
 };
 
-/// Waits until a call goes through there.
+/// Waits until a call through this replica succeeds.
 pub(crate) async fn works(hosted: &Hosted, at: &Gateway) {
     wait_for("a call through the other replica", DEADLINE, async || {
         echoes(hosted, at).await
@@ -18,7 +18,7 @@ pub(crate) async fn works(hosted: &Hosted, at: &Gateway) {
     .await;
 }
 
-/// Three replicas, and a server that the first one runs and all can call.
+/// Three replicas, and a server that the first one runs.
 async fn run_by_the_first(database: &Database) -> ([Gateway; 3], Hosted) {
     let first = replica(database.url(), None).await;
     let hosted = Hosted::register(&first).await;
@@ -29,7 +29,7 @@ async fn run_by_the_first(database: &Database) -> ([Gateway; 3], Hosted) {
     ([first, second, third], hosted)
 }
 
-/// Whether a call over the REST API gets its answer.
+/// Returns whether a call over the REST API succeeds.
 async fn echoes(hosted: &Hosted, at: &Gateway) -> bool {
     let path = format!("/api/v1/mcp/servers/{}/call", hosted.id);
     let params = json!({"name": "echo", "arguments": {"text": "heard"}});
@@ -61,12 +61,12 @@ async fn d01_a_registered_server_is_used_through_every_replica() {
         }
     }
 
-    // A call is recorded once, where its client came to.
+    // A call is recorded once, at the replica that the client used.
     let before = calls(&replicas[1]).await.len();
     assert!(echoes(&hosted, &replicas[1]).await);
     assert_eq!(calls(&replicas[1]).await.len(), before + 1);
 
-    // Orders reach it, too.
+    // Commands such as restart are forwarded, too.
     let path = |verb: &str| format!("/mcp/servers/{}/{verb}", hosted.id);
     let before = hosted.pids();
     let through = Api::admin(&replicas[2]);
@@ -90,7 +90,7 @@ async fn calls(at: &Gateway) -> Vec<Value> {
     listed["calls"].as_array().unwrap().clone()
 }
 
-/// What becomes of a call, and of those after it, when the replica that runs the server is killed.
+/// The replica that runs the server is killed: its call fails, and later calls succeed.
 #[tokio::test]
 async fn d02_a_registered_server_is_back_when_its_replica_is_lost() {
     let database = database().await;
@@ -117,7 +117,8 @@ async fn d02_a_registered_server_is_back_when_its_replica_is_lost() {
     assert_eq!(watched.most(), 1);
 }
 
-/// With `project_servers = "one"` a project's server runs once, on the replica that was asked for it first, and is used through all.
+/// With `project_servers = "one"`, a project's server runs once, on the replica that was first asked for it, and is
+/// used through all.
 #[tokio::test]
 async fn d01_a_projects_server_runs_on_one_replica_where_that_is_set() {
     let database = Database::create().await;
@@ -165,7 +166,7 @@ async fn d01_a_projects_server_runs_on_one_replica_where_that_is_set() {
     };
     let before = pids().await;
     assert_eq!((before.len(), hosted.instances()), (1, 1), "{before:?}");
-    // An order goes to where it runs.
+    // A restart is forwarded to the replica that runs the server.
     let order = "/mcp/servers/till/restart?project=shop";
     Api::admin(&replicas[1])
         .ok("POST", order, Value::Null)

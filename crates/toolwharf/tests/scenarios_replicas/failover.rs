@@ -1,4 +1,4 @@
-//! The database goes on from its standby.
+//! Failover of the database to its standby.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::{
     support::{Proxy, Way},
 };
 
-/// From the death of the database until all goes on, on a machine that has other things to do.
-const GOES_ON: Duration = Duration::from_secs(50);
+/// Time limit from the failure of the database until everything works, on a busy machine.
+const MAX_FAILOVER: Duration = Duration::from_secs(50);
 
 /// Longer than the restart of a replica takes.
 const LEASE: &str = "12s";
-/// How far behind an asynchronous standby may be that is well.
-const LAG: Duration = Duration::from_secs(1);
+/// The largest lag of a healthy asynchronous standby.
+const MAX_LAG: Duration = Duration::from_secs(1);
 
-/// A Postgres, the way from its standby to it, and the standby.
+/// A Postgres, the proxy that connects its standby to it, and the standby.
 async fn two() -> (Cluster, Proxy, Cluster) {
     let primary = Cluster::start().await;
     let link = Proxy::to(&primary.url()).await;
@@ -29,7 +29,7 @@ async fn two() -> (Cluster, Proxy, Cluster) {
     (primary, link, standby)
 }
 
-/// The end of the primary, and what an operator or their tools do then; when all goes on.
+/// Kills the primary, does what an operator or a failover tool would do, and asserts that everything works again.
 async fn fail_over(fleet: &Fleet, primary: &mut Cluster, standby: &Cluster) {
     let killed = Instant::now();
     primary.kill().await;
@@ -43,19 +43,19 @@ async fn fail_over(fleet: &Fleet, primary: &mut Cluster, standby: &Cluster) {
     let all = killed.elapsed();
     let noticed = |replica: &&Gateway| {
         let log = replica.process.stderr();
-        log.contains("the database goes on from a standby")
+        log.contains("the database was restored from a standby")
     };
-    // At the next renewal of one of them, at the latest; nobody gets a lease before.
-    wait_for("it to be noticed", DEADLINE, async || {
+    // At the latest at the next lease renewal of one replica; no lease is granted before.
+    wait_for("the failover to be noticed", DEADLINE, async || {
         fleet.replicas.iter().flatten().any(|it| noticed(&it))
     })
     .await;
-    eprintln!("failed over in {turned:?}, and all goes on after {all:?}");
-    assert!(all < GOES_ON, "{all:?}");
+    eprintln!("failed over in {turned:?}, everything works after {all:?}");
+    assert!(all < MAX_FAILOVER, "{all:?}");
 }
 
-/// A synchronous standby has all that was confirmed. Before that, a replica is led to it while it only reads, as happens when an
-/// address moves too early or too late.
+/// A synchronous standby has every confirmed transaction. Before the failover, a replica is connected to the read-only
+/// standby, as happens when an address moves too early or too late.
 #[tokio::test]
 async fn d04_nothing_is_lost_when_a_synchronous_standby_takes_over() {
     let (mut primary, _link, standby) = two().await;
@@ -65,7 +65,7 @@ async fn d04_nothing_is_lost_when_a_synchronous_standby_takes_over() {
     for at in 0..if soak() { 3 } else { 1 } {
         fleet.ways[at].turn_to(&standby.address()).await;
         fleet.has(at, 2).await;
-        // What was revoked may not be there yet.
+        // A revocation may not have reached the standby yet.
         let led_astray = Api::admin(fleet.replicas[at].as_ref().unwrap());
         wait_for("keys to be refused", DEADLINE, async || {
             let listing = led_astray.ask("GET", "/api/v1/mcp/servers", "", &[]).await;
@@ -80,7 +80,7 @@ async fn d04_nothing_is_lost_when_a_synchronous_standby_takes_over() {
     load.balanced(&fleet, |_| false).await;
 }
 
-/// Whether a replica has the lease of the registered server.
+/// Returns whether a replica has the lease of the registered server.
 async fn holds(replica: &Gateway) -> bool {
     let listed = Api::admin(replica).get("/replicas").await;
     let all = listed["replicas"].as_array().unwrap();
@@ -89,8 +89,8 @@ async fn holds(replica: &Gateway) -> bool {
     leases.any(|lease| lease["name"].as_str().unwrap().starts_with("server:"))
 }
 
-/// Ends the replica that has the lease of the registered server, in order. The standby still hears that it is free, and not who has it
-/// next. Which replica, and since when.
+/// Gracefully stops the replica that has the lease of the registered server. The standby learns that the lease is free,
+/// but not which replica gets it next. Returns that replica and when it got the lease.
 async fn moved(fleet: &mut Fleet, standby: &Cluster, link: &Proxy) -> (usize, Instant) {
     let mut at = 0;
     while !holds(fleet.replicas[at].as_ref().unwrap()).await {
@@ -101,7 +101,7 @@ async fn moved(fleet: &mut Fleet, standby: &Cluster, link: &Proxy) -> (usize, In
         let others = fleet.replicas.iter().flatten();
         others.for_each(|other| other.process.signal(signal));
     };
-    // Or they would take it at once.
+    // Otherwise they would take the lease at once.
     others(Signal::STOP);
     first.process.signal(Signal::TERM);
     wait_for("the lease to be free", DEADLINE, async || {
@@ -117,7 +117,8 @@ async fn moved(fleet: &mut Fleet, standby: &Cluster, link: &Proxy) -> (usize, In
     (at, since)
 }
 
-/// An asynchronous standby lacks what was confirmed last: records of calls of that time, and leases. No instance runs twice for it.
+/// An asynchronous standby lacks the last transactions: call records and leases of that time. Still, no instance runs
+/// twice.
 #[tokio::test]
 async fn d03_no_server_runs_twice_when_a_standby_lacks_its_lease() {
     let (mut primary, link, standby) = two().await;
@@ -127,9 +128,9 @@ async fn d03_no_server_runs_twice_when_a_standby_lacks_its_lease() {
     fleet.goes_on().await;
     fail_over(&fleet, &mut primary, &standby).await;
     let ahead = Instant::now();
-    // One that starts looks whether the lease is free.
+    // A replica that starts checks whether the lease is free.
     fleet.harm(at, Harm::Restart).await;
     fleet.goes_on().await;
-    let in_doubt = |call: &Call| call.ended >= behind - LAG && call.began <= ahead;
+    let in_doubt = |call: &Call| call.ended >= behind - MAX_LAG && call.began <= ahead;
     load.balanced(&fleet, in_doubt).await;
 }

@@ -1,4 +1,5 @@
-//! Three replicas behind a plain balancer: requests of a session are worked on by the replica that has it, wherever they arrive.
+//! Three replicas behind a simple load balancer: requests of a session are handled by the replica that has it, wherever
+//! they arrive.
 
 use http::Method;
 use rustix::process::Signal;
@@ -10,7 +11,8 @@ use crate::{
     api::Api,
     common::{Gateway, replicas::Balancer},
     sessions::{
-        STREAM, VERSIONS, call, goes_on, in_session, is_unknown, open, ping, replica, request,
+        ACCEPT_STREAM, VERSIONS, call, goes_on, in_session, is_unknown, open, ping, replica,
+        request,
     },
 };
 
@@ -34,7 +36,7 @@ async fn post(client: &RawClient, body: String) -> Streaming {
     client.send(Method::POST, &[both], body).await
 }
 
-/// The next message that is no empty event.
+/// Returns the next message, skipping empty events.
 async fn message(stream: &mut Streaming) -> Value {
     loop {
         let event = stream.next_event(DEADLINE).await.expect("the stream ended");
@@ -44,7 +46,7 @@ async fn message(stream: &mut Streaming) -> Value {
     }
 }
 
-/// Where others reach each replica, with its id.
+/// Returns the internal address of each replica, with its id.
 async fn addresses(at: &Gateway) -> Vec<String> {
     let all = Api::admin(at).ok("GET", "/replicas", Value::Null).await;
     let all = all["replicas"].as_array().unwrap();
@@ -53,7 +55,7 @@ async fn addresses(at: &Gateway) -> Vec<String> {
         .collect()
 }
 
-/// Calls, questions, a cancellation and the end of a session, each on the next replica.
+/// Calls, server requests, a cancellation and the end of a session, each at the next replica.
 #[tokio::test]
 async fn d01_a_session_works_through_a_balancer_without_stickiness() {
     let database = Database::create().await;
@@ -65,7 +67,7 @@ async fn d01_a_session_works_through_a_balancer_without_stickiness() {
         for _ in 0..4 {
             goes_on(&client, version).await;
         }
-        // A call is cancelled from elsewhere: its stream ends.
+        // A call is cancelled through another replica: its stream ends.
         let slow = request(
             9,
             "tools/call",
@@ -104,7 +106,7 @@ async fn d01_a_session_works_through_a_balancer_without_stickiness() {
     }
 }
 
-/// An event stream that breaks off is taken up again through another replica, after the event that its client has.
+/// A broken event stream is resumed through another replica, after the last event that the client has.
 #[tokio::test]
 async fn d01_a_stream_is_taken_up_again_through_another_replica() {
     let database = Database::create().await;
@@ -127,7 +129,7 @@ async fn d01_a_stream_is_taken_up_again_through_another_replica() {
     drop(stream);
     let third = in_session(replicas[2].client(), &id);
     let last = last.expect("events of 2025-11-25 have ids");
-    let mut stream = third.get(&[STREAM, ("last-event-id", &last)]).await;
+    let mut stream = third.get(&[ACCEPT_STREAM, ("last-event-id", &last)]).await;
     assert_eq!(stream.status, 200);
     let answer = json!({
         "jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}},
@@ -137,7 +139,7 @@ async fn d01_a_stream_is_taken_up_again_through_another_replica() {
     assert!(answer.to_string().contains("accept"), "{answer}");
 }
 
-/// A call of 2026-07-28 that waits for its client's input is on hold at one replica; its retry finds it from any.
+/// A 2026-07-28 call that waits for client input is held at one replica. A retry through any replica finds it.
 #[tokio::test]
 async fn d01_a_client_without_sessions_is_asked_through_a_balancer() {
     let database = Database::create().await;
@@ -155,7 +157,7 @@ async fn d01_a_client_without_sessions_is_asked_through_a_balancer() {
         assert!(echoed.text().contains('x'), "{}", echoed.text());
     }
 
-    // What is on hold is lost with its replica, and its client is told what to do.
+    // A held call is lost with its replica, and the client is told what to do.
     let mut first = replicas.remove(0);
     let peer =
         async |at: &Gateway| Peer::http(at.client(), peer::MODERN, peer::all_capabilities()).await;
@@ -175,7 +177,7 @@ async fn d01_a_client_without_sessions_is_asked_through_a_balancer() {
     assert!(why.contains("call again without it"), "{lost}");
 }
 
-/// HTTP+SSE has its messages and its stream on different connections, and so on different replicas.
+/// HTTP+SSE sends messages and the stream over different connections, and so through different replicas.
 #[tokio::test]
 async fn d01_http_sse_works_through_a_balancer() {
     let database = Database::create().await;
@@ -193,7 +195,7 @@ async fn d01_http_sse_works_through_a_balancer() {
     }
 }
 
-/// `kill -9` in mid-call: the call ends with an error at once, and its session goes on at one of the others.
+/// SIGKILL during a call: the call fails at once, and its session continues at another replica.
 #[tokio::test]
 async fn d02_a_call_ends_with_its_replica_and_the_session_goes_on() {
     let database = Database::create().await;
@@ -240,7 +242,7 @@ async fn d02_a_call_ends_with_its_replica_and_the_session_goes_on() {
             .contains("was lost"),
         "{last}"
     );
-    // Both agree on who has it now.
+    // Both replicas agree on which of them has the session now.
     let balancer = Balancer::before(&replicas).await;
     let client = in_session(balancer.client(), &id);
     for _ in 0..4 {
@@ -250,7 +252,7 @@ async fn d02_a_call_ends_with_its_replica_and_the_session_goes_on() {
     assert_eq!(sessions(&replicas).await.iter().sum::<u64>(), 1);
 }
 
-/// A session that was taken up stays where it is when another replica joins.
+/// A session that was taken over stays where it is when another replica joins.
 #[tokio::test]
 async fn d01_a_session_that_was_taken_up_stays_when_a_replica_joins() {
     const SESSIONS: usize = 8;
@@ -277,7 +279,8 @@ async fn d01_a_session_that_was_taken_up_stays_when_a_replica_joins() {
     assert_eq!(sessions(&replicas).await, [SESSIONS as u64, 0, 0]);
 }
 
-/// The internal listener answers other replicas only, and the public one answers nothing that is sealed for the other.
+/// The internal listener responds to other replicas only. The public listener accepts no request that is sealed for the
+/// internal one.
 #[tokio::test]
 async fn d01_the_internal_listener_answers_replicas_only() {
     let database = Database::create().await;
@@ -296,7 +299,7 @@ async fn d01_the_internal_listener_answers_replicas_only() {
             assert_eq!(reply.status, 403, "{path} {hop}: {}", reply.text());
         }
     }
-    // At the public one the header means nothing.
+    // The public listener ignores the header.
     let id = open(first.client(), "2025-11-25").await;
     let public = in_session(first.client(), &id).with("toolwharf-hop", "AAAA");
     assert_eq!(public.post(ping()).await.status, 200);

@@ -1,4 +1,4 @@
-//! D03 and D04: what only one replica may run.
+//! D03 and D04: work that only one replica may do.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{
     support::{Hosted, LEASE, Proxy, Way, database, replica, replica_with},
 };
 
-/// D03: from the loss of a replica to its servers' running elsewhere.
-const TAKEOVER: Duration = Duration::from_secs(30);
+/// D03: limit from the loss of a replica until its servers run elsewhere.
+const MAX_TAKEOVER: Duration = Duration::from_secs(30);
 
-/// Waits for an event after which there are so many replicas.
+/// Waits for an event after which `count` replicas exist.
 async fn replicas_are(events: &mut Streaming, admin: &Api<'_>, count: usize) {
     loop {
         let event = events.next_event(DEADLINE).await.expect("an event");
@@ -64,7 +64,7 @@ async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
 
     let lost = Instant::now();
     first.process.signal(Signal::KILL);
-    wait_for("the takeover", TAKEOVER, async || {
+    wait_for("the takeover", MAX_TAKEOVER, async || {
         let states = [hosted.state(&second).await, hosted.state(&third).await];
         states
             .iter()
@@ -73,7 +73,7 @@ async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
             == 1
     })
     .await;
-    assert!(lost.elapsed() < TAKEOVER);
+    assert!(lost.elapsed() < MAX_TAKEOVER);
     replicas_are(&mut events, &admin, 2).await;
     assert_eq!(hosted.instances(), 1);
     assert_eq!(watched.most(), 1);
@@ -89,13 +89,13 @@ async fn d03_a_replica_that_is_stopped_has_nothing_running_when_another_starts_i
     let watched = hosted.watched();
     first.process.signal(Signal::STOP);
     hosted.is(&second, "running").await;
-    // It believes that it holds its leases.
+    // The resumed replica believes that it still holds its leases.
     first.process.signal(Signal::CONT);
     hosted.is(&first, "elsewhere").await;
     hosted.is(&second, "running").await;
     assert_eq!(hosted.instances(), 1);
     assert_eq!(watched.most(), 1);
-    // A machine that has other things to do may lose it once more.
+    // On a busy machine it may lose its membership more than once.
     let losses = first.metric("replica_losses_total", None).await;
     assert!(losses >= Some(1), "{losses:?}");
 }
@@ -128,7 +128,7 @@ async fn d03_a_replica_that_was_killed_and_starts_again_does_not_wait_for_itself
     assert_eq!(hosted.instances(), 1);
 }
 
-/// Volumes under the data directory of a lost replica cannot follow: the server waits for them, and says so.
+/// Volumes in the data directory of a lost replica cannot move: the server is blocked until they are back, and says so.
 #[tokio::test]
 async fn d03_a_server_whose_volumes_cannot_follow_is_blocked_until_its_host_is_back() {
     let database = database().await;
@@ -170,7 +170,7 @@ async fn d03_a_server_whose_volumes_cannot_follow_is_blocked_until_its_host_is_b
     let first = first.again().await;
     hosted.is(&first, "running").await;
     hosted.is(&second, "elsewhere").await;
-    // What was written before is there.
+    // Data from before is still there.
     let read = json!({"method": "tools/call", "params": {
         "name": "read", "arguments": {"path": "/notes/kept"},
     }});
@@ -179,7 +179,7 @@ async fn d03_a_server_whose_volumes_cannot_follow_is_blocked_until_its_host_is_b
     assert_eq!(watched.most(), 1);
 }
 
-/// What was stopped by hand stays stopped, whatever becomes of the replica that ran it, and is started through any.
+/// A manually stopped server stays stopped when its replica is lost, and can be started through any replica.
 #[tokio::test]
 async fn d03_a_server_that_was_stopped_stays_stopped() {
     let database = database().await;
@@ -191,18 +191,22 @@ async fn d03_a_server_that_was_stopped_stays_stopped() {
         let path = format!("/mcp/servers/{}/{order}", hosted.id);
         Api::admin(at).ok("POST", &path, json!({})).await;
     };
-    // In order, and by force.
+    // A graceful stop, and a kill.
     for signal in [Signal::TERM, Signal::KILL] {
         hosted.is(&other, "elsewhere").await;
         order(&other, "stop").await;
         hosted.is(&runs, "stopped").await;
         runs.process.signal(signal);
         runs.process.wait(DEADLINE).await;
-        wait_for("the other to find it stopped", DEADLINE, async || {
-            let state = hosted.state(&other).await;
-            let reason = state["reason"].as_str().unwrap_or_default();
-            state["status"] == "blocked" && reason.contains("stopped by hand")
-        })
+        wait_for(
+            "the other replica to show it as stopped",
+            DEADLINE,
+            async || {
+                let state = hosted.state(&other).await;
+                let reason = state["reason"].as_str().unwrap_or_default();
+                state["status"] == "blocked" && reason.contains("stopped by hand")
+            },
+        )
         .await;
         assert_eq!(hosted.instances(), 0);
         order(&other, "start").await;
@@ -238,7 +242,7 @@ async fn d04(way: Way) {
         let admin = Api::admin(&first);
         admin.ask("GET", "/api/v1/mcp/servers", "", &[]).await
     };
-    // A key may have been revoked elsewhere by now; an unknown one may be new.
+    // A known key may have been revoked elsewhere by now, and an unknown one may be new.
     wait_for("keys to be refused", DEADLINE, async || {
         let told = listing().await;
         told.status == 503 && told.text().contains("may have been revoked")
@@ -247,7 +251,7 @@ async fn d04(way: Way) {
     let unknown = Api::with(&first, "twh_0123456789abcdef");
     let unknown = unknown.ask("GET", "/api/v1/mcp/servers", "", &[]).await;
     assert_eq!(unknown.status, 503, "{}", unknown.text());
-    // So a balancer sends requests elsewhere.
+    // So a load balancer sends requests to other replicas.
     let readiness = first.at("/readyz").get(&[]).await;
     let readiness = readiness.collect(DEADLINE).await;
     assert_eq!(readiness.status, 503);
@@ -279,7 +283,7 @@ async fn d04_a_replica_whose_database_is_silent_stops_what_it_holds() {
     d04(Way::Stalled).await;
 }
 
-/// A start takes longer than a lease where servers are started one after the other.
+/// Starting servers one after the other takes longer than a lease.
 #[tokio::test]
 async fn d03_a_lease_outlives_a_long_start() {
     let database = database().await;

@@ -1,4 +1,4 @@
-//! D03 where servers are pods, which no sentinel ends: `cargo xtask soak kubernetes` has the cluster.
+//! D03 with servers in pods, which no sentinel kills. `cargo xtask soak kubernetes` provides the cluster.
 
 use std::{process::Command, time::Duration};
 
@@ -13,10 +13,10 @@ use crate::{
     support::{Hosted, database, replica_hosting},
 };
 
-/// From the loss of a replica to its servers' running elsewhere.
-const TAKEOVER: Duration = Duration::from_secs(30);
-/// Images of a cluster start in seconds.
-const LONG: Duration = Duration::from_secs(90);
+/// Limit from the loss of a replica until its servers run elsewhere.
+const MAX_TAKEOVER: Duration = Duration::from_secs(30);
+/// Starting images in a cluster takes seconds.
+const LONG_DEADLINE: Duration = Duration::from_secs(90);
 
 fn config() -> String {
     let config = std::env::var("TOOLWHARF_TEST_KUBERNETES");
@@ -32,7 +32,7 @@ async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
     replica_hosting(url, first, &hosting).await
 }
 
-/// The pods of a server.
+/// Returns the pods of a server.
 fn pods(id: &str) -> Vec<Value> {
     let output = Command::new("kubectl")
         .args(["--kubeconfig", &config(), "get", "pods", "--output=json"])
@@ -61,7 +61,7 @@ async fn register(at: &Gateway) -> Hosted {
     let made = Api::admin(at).ok("POST", "/mcp/servers", body).await;
     let id = made["id"].as_str().unwrap().to_owned();
     let hosted = Hosted { name, id };
-    wait_for("a pod that runs", LONG, async || {
+    wait_for("a pod that runs", LONG_DEADLINE, async || {
         hosted.state(at).await["status"] == "running"
     })
     .await;
@@ -78,7 +78,7 @@ async fn said(at: &Gateway, hosted: &Hosted, tool: &str, arguments: Value) -> St
         .to_owned()
 }
 
-/// Loses a replica in this way; whoever takes its server over ends the pod that is left before it makes its own.
+/// Loses a replica by `loss`. The replica that takes over its server ends the old pod before it creates a new one.
 async fn d03(loss: Signal) {
     let database = database().await;
     let first = replica(database.url(), None).await;
@@ -98,9 +98,9 @@ async fn d03(loss: Signal) {
 
     let lost = Instant::now();
     first.process.signal(loss);
-    // Nothing of its own ends it.
+    // The pod keeps running without its replica.
     assert_eq!(hosted.instances(), 1);
-    wait_for("the takeover", TAKEOVER, async || {
+    wait_for("the takeover", MAX_TAKEOVER, async || {
         hosted.state(&second).await["status"] == "running"
     })
     .await;
@@ -110,13 +110,13 @@ async fn d03(loss: Signal) {
     assert_ne!(after[0]["metadata"]["uid"], before[0]["metadata"]["uid"]);
     assert_eq!(after[0]["metadata"]["name"], before[0]["metadata"]["name"]);
     assert!(fence(&after[0]) > fence(&before[0]), "{after:#?}");
-    // Its volume has followed it.
+    // The volume has moved with it.
     assert_eq!(
         said(&second, &hosted, "read", json!({"path": "/data/x"})).await,
         "kept"
     );
     if loss == Signal::STOP {
-        // When it is back it leaves the other's alone.
+        // When the first replica resumes, it leaves the other's pod alone.
         first.process.signal(Signal::CONT);
         hosted.is(&first, "elsewhere").await;
         assert_eq!(
@@ -132,7 +132,7 @@ async fn d03(loss: Signal) {
     assert_eq!(watched.most(), 1, "never two at once");
     let path = format!("/mcp/servers/{}?volumes=true", hosted.id);
     Api::admin(&second).ok("DELETE", &path, Value::Null).await;
-    wait_for("nothing that is left", LONG, async || {
+    wait_for("nothing that is left", LONG_DEADLINE, async || {
         pods(&hosted.id).is_empty()
     })
     .await;

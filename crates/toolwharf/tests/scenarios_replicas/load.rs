@@ -1,8 +1,8 @@
-//! Load on three replicas while they come to harm, and then the accounts of every call must balance.
+//! Load on three replicas while faults are injected. Afterwards every call must be accounted for.
 //!
-//! Each call has a text of its own, and is looked at from three sides that know nothing of each other: its client, the file that the
-//! servers append to, and the records. Clients are of three kinds (2026-07-28, sessions, REST), and call two servers: `near`, which
-//! every replica runs, and a registered one, which one of them runs.
+//! Each call has a unique text and is checked from three independent sides: the client, the file that the servers
+//! append to, and the call records. There are three kinds of clients (2026-07-28, sessions, REST). They call two
+//! servers: `near`, which every replica runs, and a registered server, which one replica runs.
 
 use std::{
     collections::HashMap,
@@ -36,35 +36,35 @@ use crate::{
 };
 
 const CLIENTS: usize = 12;
-/// From one call of a client to its next, at least.
-const PACE: Duration = Duration::from_millis(20);
-/// By then a call has ended for its client.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Good calls of each server between two harms.
-const GOOD: usize = 60;
-/// How long the run with all harms takes, and in the soak.
-const SHORT: Duration = Duration::from_secs(20);
-const LONG: Duration = Duration::from_secs(600);
-/// How long a replica is stopped in the soak.
-const MINUTE: Duration = Duration::from_secs(60);
+/// Minimum interval between two calls of a client.
+const CALL_INTERVAL: Duration = Duration::from_millis(20);
+/// Timeout of a call for its client.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Successful calls to each server between two faults.
+const MIN_GOOD_CALLS: usize = 60;
+/// Duration of the run with all faults, in CI and in the soak.
+const CI_DURATION: Duration = Duration::from_secs(20);
+const SOAK_DURATION: Duration = Duration::from_secs(600);
+/// Duration of a suspension in the soak.
+const SUSPENSION: Duration = Duration::from_secs(60);
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"load","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// What a replica comes to.
+/// A fault of one replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Harm {
-    /// `kill -9`, and a start of this version.
+    /// SIGKILL, then a start of the current version.
     Kill,
-    /// Stopped for longer than its lease, and going on in the belief that it has it.
+    /// Suspended for longer than its lease, then resumed in the belief that it still holds it.
     Freeze,
-    /// Cut off from the database for longer than its lease.
+    /// Disconnected from the database for longer than its lease.
     CutOff,
-    /// The database is silent for so long.
+    /// The database does not respond for longer than a lease.
     Silence,
-    /// An orderly end, and a start of this version.
+    /// A graceful stop, then a start of the current version.
     Restart,
 }
 
-/// In this order, of the first two, which are of the version before, one is upgraded at once and the other goes on.
+/// The first two replicas run the previous version: one is upgraded at once, the other keeps running for longer.
 const HARMS: [Harm; 5] = [
     Harm::Restart,
     Harm::Freeze,
@@ -73,18 +73,18 @@ const HARMS: [Harm; 5] = [
     Harm::Silence,
 ];
 
-/// A call, as its client knows it.
+/// A call from its client's view.
 pub(crate) struct Call {
     server: &'static str,
-    /// As they were sent: records have their digest.
+    /// As sent: the records have their digest.
     arguments: String,
-    /// Why it failed; `None`: it was answered well.
+    /// The reason for the failure, or `None` if the call succeeded.
     failed: Option<String>,
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
 }
 
-/// What all clients need to know.
+/// The gateways and servers that all clients use.
 struct Aim {
     url: String,
     token: String,
@@ -104,7 +104,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Three replicas on the database of that URL, each with a way of its own to it.
+    /// Three replicas on the database at this URL, each through a separate proxy.
     pub(crate) async fn on(database: &str) -> Self {
         Self::with_lease(database, LEASE).await
     }
@@ -113,10 +113,10 @@ impl Fleet {
         Self::of(database, lease, 0).await
     }
 
-    /// `old` of them are of the version before.
+    /// `old` of the replicas run the previous version.
     async fn of(database: &str, lease: &str, old: usize) -> Self {
         let ledger = tempfile::tempdir().unwrap();
-        // Whoever runs in a sandbox is somebody else, and not the same one at each replica.
+        // A sandboxed server runs as another user, and not the same one at each replica.
         let far = ledger.path().join("far");
         fs::write(&far, "").unwrap();
         for path in [ledger.path(), &far] {
@@ -145,7 +145,7 @@ impl Fleet {
         }
         let hosted = register(&replicas[0], ledger.path()).await;
         for replica in &replicas {
-            // It is everywhere before it is called.
+            // The server is known everywhere before it is called.
             works(&hosted, replica).await;
         }
         let balancer = Balancer::before(&replicas).await;
@@ -167,14 +167,14 @@ impl Fleet {
         }
     }
 
-    /// One that is not harmed.
+    /// Returns a replica other than `at`.
     pub(crate) fn other(&self, at: usize) -> &Gateway {
         self.replicas[(at + 1) % self.replicas.len()]
             .as_ref()
             .unwrap()
     }
 
-    /// Waits until there are so many replicas, as one that is not `at` sees it.
+    /// Waits until a replica other than `at` sees this many replicas.
     pub(crate) async fn has(&self, at: usize, replicas: usize) {
         let admin = Api::admin(self.other(at));
         wait_for(&format!("{replicas} replicas"), DEADLINE, async || {
@@ -184,7 +184,7 @@ impl Fleet {
         .await;
     }
 
-    /// Does it to a replica, and undoes it.
+    /// Injects a fault and ends it again.
     pub(crate) async fn harm(&mut self, at: usize, harm: Harm) {
         let signal = |fleet: &Self, signal| {
             let harmed = fleet.replicas[at].as_ref().unwrap();
@@ -203,7 +203,7 @@ impl Fleet {
                 harmed.process.signal(Signal::TERM);
                 harmed.process.wait(DEADLINE).await;
                 let again = harmed.upgraded().await;
-                // The balancer has noticed, as it has to before the next one is ended.
+                // The load balancer must notice the new replica before the next one is stopped.
                 wait_for("calls at the new replica", DEADLINE, async || {
                     again.metric("calls_total", Some("near")).await > Some(0)
                 })
@@ -214,7 +214,7 @@ impl Fleet {
                 signal(self, Signal::STOP);
                 self.has(at, 2).await;
                 if soak() {
-                    tokio::time::sleep(MINUTE).await;
+                    tokio::time::sleep(SUSPENSION).await;
                 }
                 signal(self, Signal::CONT);
             }
@@ -230,20 +230,24 @@ impl Fleet {
         self.has(at, 3).await;
     }
 
-    /// Waits until both servers have answered [`GOOD`] calls more.
+    /// Waits until both servers have answered [`MIN_GOOD_CALLS`] more calls.
     pub(crate) async fn goes_on(&self) {
-        self.answers(GOOD).await;
+        self.answers(MIN_GOOD_CALLS).await;
     }
 
-    /// Waits until both servers have answered so many calls more.
+    /// Waits until both servers have answered `calls` more calls.
     pub(crate) async fn answers(&self, calls: usize) {
         let before: Vec<usize> = self.counts();
-        wait_for("calls to both servers", PATIENCE + DEADLINE, async || {
-            let now = self.counts();
-            now.iter()
-                .zip(&before)
-                .all(|(now, before)| now - before >= calls)
-        })
+        wait_for(
+            "calls to both servers",
+            CALL_TIMEOUT + DEADLINE,
+            async || {
+                let now = self.counts();
+                now.iter()
+                    .zip(&before)
+                    .all(|(now, before)| now - before >= calls)
+            },
+        )
         .await;
     }
 
@@ -253,7 +257,7 @@ impl Fleet {
     }
 }
 
-/// A registered server that writes to the ledger.
+/// Registers a server that writes to the ledger.
 async fn register(at: &Gateway, ledger: &Path) -> Hosted {
     let name = format!("far{}", std::process::id());
     let body = json!({
@@ -268,11 +272,11 @@ async fn register(at: &Gateway, ledger: &Path) -> Hosted {
     Hosted { name, id }
 }
 
-/// One client: calls one after the other until it is told to stop.
+/// A client that makes one call after the other until stopped.
 async fn client(number: usize, aim: Arc<Aim>, going: watch::Receiver<bool>) -> Vec<(String, Call)> {
     let mut calls = Vec::new();
     let mut session = None;
-    let mut pace = tokio::time::interval(PACE);
+    let mut pace = tokio::time::interval(CALL_INTERVAL);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while *going.borrow() {
         pace.tick().await;
@@ -286,7 +290,7 @@ async fn client(number: usize, aim: Arc<Aim>, going: watch::Receiver<bool>) -> V
         let arguments = format!(r#"{{"path":"{path}","text":"{text}"}}"#);
         let began = Instant::now();
         let answering = answer(number, &aim, is_near, &arguments, &mut session);
-        let answered = match tokio::time::timeout(PATIENCE, answering).await {
+        let answered = match tokio::time::timeout(CALL_TIMEOUT, answering).await {
             Ok(answered) => answered,
             Err(_) => Err("no answer in time".to_owned()),
         };
@@ -310,10 +314,10 @@ async fn client(number: usize, aim: Arc<Aim>, going: watch::Receiver<bool>) -> V
     calls
 }
 
-/// What a call is answered with.
+/// Makes one call and returns the response.
 ///
 /// # Errors
-/// Why it is not.
+/// If the call failed, the reason.
 async fn answer(
     number: usize,
     aim: &Aim,
@@ -349,7 +353,7 @@ async fn answer(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{arguments}}}}}"#
             );
             let asked = ask(&client, body).await;
-            // A session never ends with its replica.
+            // A session survives the loss of its replica.
             *session = Some(id);
             asked?
         }
@@ -376,7 +380,7 @@ async fn opened(client: &RawClient) -> Result<String, String> {
     id.ok_or_else(|| format!("no session: {}", answer.status))
 }
 
-/// The JSON of an answer, or of the last event of one that is a stream.
+/// Returns a JSON response, or the last event of a stream.
 async fn ask(client: &RawClient, body: String) -> Result<Value, String> {
     let both = ("accept", "application/json, text/event-stream");
     let mut answer = client.try_send(Method::POST, &[both], body).await?;
@@ -391,18 +395,18 @@ async fn ask(client: &RawClient, body: String) -> Result<Value, String> {
     serde_json::from_str(json).map_err(|_| format!("{status}: {text}"))
 }
 
-/// The binary of the version before.
+/// Returns the binary of the previous version.
 fn before() -> PathBuf {
     const VARIABLE: &str = "TOOLWHARF_TEST_BEFORE";
     let Some(binary) = std::env::var_os(VARIABLE) else {
         panic!(
-            "{VARIABLE} names no binary of the version before; run: cargo xtask before -- cargo nextest run"
+            "{VARIABLE} names no binary of the previous version; run: cargo xtask before -- cargo nextest run"
         )
     };
     binary.into()
 }
 
-/// Clients that call all the time.
+/// Clients that call continuously.
 pub(crate) struct Load {
     clients: JoinSet<Vec<(String, Call)>>,
     go_on: watch::Sender<bool>,
@@ -410,7 +414,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Begins, and waits until all goes well.
+    /// Starts the clients and waits until all of them succeed.
     pub(crate) async fn on(fleet: &Fleet) -> Self {
         let watched = fleet.hosted.watched();
         let (go_on, going) = watch::channel(true);
@@ -426,8 +430,8 @@ impl Load {
         }
     }
 
-    /// Ends, and compares the accounts; how many calls failed at `far` and at `near`. The record of a call of which `may_lack` is true may be missing,
-    /// or lack the call's end.
+    /// Stops the clients and checks the accounts. Returns how many calls failed at `far` and at `near`. If `may_lack`
+    /// is true for a call, its record may be missing or incomplete.
     pub(crate) async fn balanced(
         mut self,
         fleet: &Fleet,
@@ -448,8 +452,8 @@ impl Load {
     }
 }
 
-/// Lets clients call three replicas, of which `old` are of the version before, while `harms` come one after the other, until the time is up;
-/// how many calls failed at `far` and at `near`, and how many harms were done.
+/// Runs clients against three replicas, of which `old` run the previous version, and injects `harms` one after the
+/// other until `time` has passed. Returns how many calls failed at `far` and at `near`, and the number of faults.
 async fn balanced(old: usize, harms: &[Harm], time: Duration) -> ([usize; 2], usize) {
     let database = Database::create().await;
     let mut fleet = Fleet::of(database.url(), LEASE, old).await;
@@ -457,7 +461,7 @@ async fn balanced(old: usize, harms: &[Harm], time: Duration) -> ([usize; 2], us
     let until = Instant::now() + time;
     let mut done = 0;
     while done == 0 || Instant::now() < until || done < harms.len() {
-        // Each of them once, then any.
+        // Each fault once, then random ones.
         let harm = match harms.get(done) {
             Some(harm) => *harm,
             None => harms[rand::rng().random_range(0..harms.len())],
@@ -471,7 +475,7 @@ async fn balanced(old: usize, harms: &[Harm], time: Duration) -> ([usize; 2], us
     (load.balanced(&fleet, |_| false).await, done)
 }
 
-/// Compares the three accounts.
+/// Checks the three accounts against each other.
 async fn balance(
     fleet: &Fleet,
     calls: &HashMap<String, Call>,
@@ -504,7 +508,7 @@ async fn balance(
         }
         if !is_balanced {
             wrong.push(format!(
-                "{text} at {} was carried out {times} times, recorded as {records:?}, and for its client {:?}",
+                "{text} at {} ran {times} times, was recorded as {records:?}, and failed for its client with {:?}",
                 call.server, call.failed
             ));
         }
@@ -516,9 +520,9 @@ async fn balance(
         wrong.len(),
         calls.len()
     );
-    assert!(executed.is_empty(), "nobody called {executed:?}");
+    assert!(executed.is_empty(), "no client called {executed:?}");
     eprintln!(
-        "{} calls, failed: {} far, {} near; {lacking} without a whole record",
+        "{} calls, failed: {} far, {} near; {lacking} without a complete record",
         calls.len(),
         failed[0],
         failed[1]
@@ -526,7 +530,7 @@ async fn balance(
     failed
 }
 
-/// The statuses of all records, by the digest of the arguments, once none is open.
+/// Returns the statuses of all records by the digest of their arguments, once no record is open.
 async fn records(fleet: &Fleet) -> HashMap<String, Vec<String>> {
     let admin = Api::admin(fleet.other(0));
     wait_for("the end of all records", DEADLINE, async || {
@@ -552,29 +556,29 @@ async fn records(fleet: &Fleet) -> HashMap<String, Vec<String>> {
     }
 }
 
-/// `kill -9` of one of three: what is in flight there ends with an error, and nothing else does.
+/// One of three replicas is killed with SIGKILL: calls in flight there fail, and no others.
 #[tokio::test]
 async fn d02_only_what_is_in_flight_ends_with_its_replica() {
     let ([_, failed], deaths) = balanced(0, &[Harm::Kill], Duration::ZERO).await;
     assert!(failed <= CLIENTS * deaths, "{failed} of {deaths} deaths");
 }
 
-/// Replicas that are ended in order and started again, one after the other: no call fails, at whichever server.
+/// Replicas are stopped gracefully and restarted one after the other: no call to any server fails.
 #[tokio::test]
 async fn d09_no_call_is_cut_by_a_rolling_restart() {
     let (failed, _) = balanced(0, &[Harm::Restart; 3], Duration::ZERO).await;
     assert_eq!(failed, [0, 0]);
 }
 
-/// Three replicas of the version before are upgraded one after the other: no call fails while both run.
+/// Three replicas of the previous version are upgraded one after the other: no call fails while both versions run.
 #[tokio::test]
 async fn d09_no_call_is_cut_by_a_rolling_upgrade() {
     let (failed, _) = balanced(3, &[Harm::Restart; 3], Duration::ZERO).await;
     assert_eq!(failed, [0, 0]);
 }
 
-/// All that can happen to a replica, beginning with two of the version before; in the soak for ten minutes.
+/// All faults, starting with two replicas of the previous version. Ten minutes in the soak.
 #[tokio::test]
 async fn d04_accounts_balance_whatever_happens_to_replicas() {
-    balanced(2, &HARMS, if soak() { LONG } else { SHORT }).await;
+    balanced(2, &HARMS, if soak() { SOAK_DURATION } else { CI_DURATION }).await;
 }

@@ -1,12 +1,12 @@
-//! Scenarios D of SCENARIOS.md: several gateways on one Postgres, and sessions that outlive theirs. They need a server: `cargo xtask postgres -- cargo nextest
-//! run -p toolwharf --test scenarios_replicas`.
+//! Scenarios D of SCENARIOS.md: several gateways on one Postgres, and sessions that survive the gateway that opened
+//! them. They need a Postgres: `cargo xtask postgres -- cargo nextest run -p toolwharf --test scenarios_replicas`.
 
-#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "../rest/api.rs"]
 mod api;
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "../recipe_vault/browser.rs"]
 mod browser;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Many sessions on the replica that dies.
+//! Many sessions on a replica that is killed.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::{
 };
 
 const SESSIONS: usize = 1000;
-/// Clients that go on at the same time.
+/// Clients that continue at the same time.
 const CLIENTS: usize = 20;
-/// D02: from the death to the last session's first answer.
-const TAKEN_UP: Duration = Duration::from_secs(5);
-/// What a session may take where it is taken up, in KiB.
-const KIBIBYTES: u64 = 16;
+/// D02: limit from the kill until the last session has a response.
+const MAX_TAKEOVER: Duration = Duration::from_secs(5);
+/// Memory limit per session where it is taken over, in KiB.
+const MAX_KIB_PER_SESSION: u64 = 16;
 
 #[tokio::test]
 async fn d02_a_thousand_sessions_are_taken_up_at_once() {
@@ -54,7 +54,7 @@ async fn d02_a_thousand_sessions_are_taken_up_at_once() {
             for (at, id) in ids.iter().enumerate() {
                 let asked = Instant::now();
                 let client = in_session(clients[(number + at) % 2].clone(), id);
-                // The next request, and not one after it.
+                // The next request must succeed, not a later one.
                 let reply = client.post(ping()).await;
                 assert_eq!(reply.status, 200, "{}", reply.text());
                 slowest = slowest.max(asked.elapsed());
@@ -66,15 +66,18 @@ async fn d02_a_thousand_sessions_are_taken_up_at_once() {
     let all = died.elapsed();
     let after = memory(&others);
     eprintln!(
-        "{SESSIONS} sessions went on within {all:?}, the slowest in {slowest:?}; memory in KiB {before:?} -> {after:?}"
+        "{SESSIONS} sessions continued within {all:?}, the slowest in {slowest:?}; memory in KiB {before:?} -> {after:?}"
     );
-    assert!(all < TAKEN_UP, "{all:?}");
+    assert!(all < MAX_TAKEOVER, "{all:?}");
     let mut sessions = 0;
     for (replica, (before, after)) in others.iter().zip(before.into_iter().zip(after)) {
         let here = replica.metric("sessions", None).await.unwrap();
-        assert!(after < before + here * KIBIBYTES + 8192, "{before} {after}");
+        assert!(
+            after < before + here * MAX_KIB_PER_SESSION + 8192,
+            "{before} {after}"
+        );
         sessions += here;
     }
-    // Each by one of them.
+    // Each session was taken over by exactly one replica.
     assert_eq!(sessions, SESSIONS as u64);
 }

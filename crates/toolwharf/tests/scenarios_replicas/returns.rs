@@ -1,4 +1,4 @@
-//! Questions in calls over the REST API and in chats, answered at another replica than the one that has asked.
+//! Server requests in REST calls and chats, answered at a replica other than the one that asked.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -15,10 +15,10 @@ use crate::{
         chat::{agent, ask, begin},
         scripted,
     },
-    sessions::{STREAM, replica},
+    sessions::{ACCEPT_STREAM, replica},
 };
 
-const CALL: &str = "/api/v1/mcp/servers/one/call";
+const CALL_PATH: &str = "/api/v1/mcp/servers/one/call";
 
 fn question() -> Value {
     let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
@@ -26,11 +26,11 @@ fn question() -> Value {
     json!({"method": "elicitation/create", "params": params})
 }
 
-/// What a call is answered with at a replica, as JSON or as the last event.
+/// Makes a call at a replica and returns the JSON response or the last event.
 async fn called(at: &Gateway, body: &Value, streams: bool) -> Value {
-    let headers: &[_] = if streams { &[STREAM] } else { &[] };
+    let headers: &[_] = if streams { &[ACCEPT_STREAM] } else { &[] };
     let reply = Api::admin(at)
-        .ask("POST", CALL, body.to_string(), headers)
+        .ask("POST", CALL_PATH, body.to_string(), headers)
         .await;
     match streams {
         true => {
@@ -72,7 +72,7 @@ async fn d01_a_call_over_rest_is_answered_at_any_replica() {
             assert!(!end.to_string().contains("input_required"), "{end:#}");
         }
     }
-    // It is lost with its replica, and the client is told what to do.
+    // A held call is lost with its replica, and the client is told what to do.
     let again = asked(false).await;
     first.process.signal(Signal::KILL);
     first.process.wait(DEADLINE).await;
@@ -117,15 +117,19 @@ async fn d01_a_chat_is_answered_at_any_replica() {
         let path = path(&conversation["id"]);
         ask(&second, "POST", &path, answers).await
     };
-    // No second turn begins there meanwhile.
+    // No second turn starts in the meantime.
     let more = json!({"message": "And you?", "conversation": conversation["id"]});
     let more = ask(&second, "POST", "/chat", &more).await;
     assert_eq!(more.status, 409, "{}", more.text());
     assert!(more.text().contains("wait for its end"), "{}", more.text());
-    // What is wrong is told from there, too.
+    // Errors are passed on as well.
     let other = answer(&json!({"call": "none", "answers": {}})).await;
     assert_eq!(other.status, 409, "{}", other.text());
-    assert!(other.text().contains("nothing is asked in the call `none`"));
+    assert!(
+        other
+            .text()
+            .contains("no question is open in the call `none`")
+    );
     let taken = answer(&answers).await;
     assert_eq!(taken.status, 204, "{}", taken.text());
     next("done").await;

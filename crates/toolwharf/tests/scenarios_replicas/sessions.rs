@@ -1,4 +1,4 @@
-//! Sessions that another gateway opened, or the same one before it was restarted.
+//! Sessions that were opened by another gateway, or before a restart.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use testkit::{DEADLINE, RawClient, Reply, postgres::Database};
 
 use crate::common::{Gateway, Setup, scripted, with};
 
-/// The versions that have sessions over streamable HTTP.
+/// The protocol versions with sessions over streamable HTTP.
 pub(crate) const VERSIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
-pub(crate) const STREAM: (&str, &str) = ("accept", "text/event-stream");
+pub(crate) const ACCEPT_STREAM: (&str, &str) = ("accept", "text/event-stream");
 
 pub(crate) fn request(id: u64, method: &str, params: Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
@@ -26,7 +26,7 @@ pub(crate) fn ping() -> String {
     request(1, "ping", json!({}))
 }
 
-/// Opens a session; its id.
+/// Opens a session and returns its id.
 pub(crate) async fn open(client: RawClient, version: &str) -> String {
     let params = json!({
         "protocolVersion": version, "capabilities": {"elicitation": {}},
@@ -42,7 +42,8 @@ pub(crate) fn in_session(client: RawClient, id: &str) -> RawClient {
     client.with("mcp-session-id", id)
 }
 
-/// The session knows its version and what its client can do: a question reaches it, and its answer the server.
+/// Asserts that the session still knows its version and client capabilities: a server request reaches the client, and
+/// the answer reaches the server.
 pub(crate) async fn goes_on(client: &RawClient, version: &str) {
     let reply = client.post(call("echo", json!({"text": "x"}))).await;
     assert_eq!(reply.status, 200, "{version}: {}", reply.text());
@@ -76,9 +77,9 @@ pub(crate) async fn goes_on(client: &RawClient, version: &str) {
     assert!(answer.to_string().contains("accept"), "{version}: {answer}");
 }
 
-/// What the session's own stream has first.
+/// Returns the first messages on the session's stream.
 async fn news(client: &RawClient) -> Vec<String> {
-    let mut stream = client.get(&[STREAM]).await;
+    let mut stream = client.get(&[ACCEPT_STREAM]).await;
     assert_eq!(stream.status, 200);
     let mut methods = Vec::new();
     while methods.len() < 3 {
@@ -97,12 +98,12 @@ fn setup() -> Setup {
     Setup::new().server("one", with(scripted("one", &[]), options))
 }
 
-/// Whether the reply says to begin anew.
+/// Returns whether the response says that the session is unknown.
 pub(crate) fn is_unknown(reply: &Reply) -> bool {
     reply.status == 404 && reply.text().contains("Session not found")
 }
 
-/// `kill -9`, and sessions go on as if nothing had been; their clients are told to look at the lists again.
+/// After SIGKILL and a restart, sessions continue. Clients are notified that the lists may have changed.
 #[tokio::test]
 async fn d02_a_session_survives_a_restart() {
     let gateway = setup().connected().await;
@@ -122,14 +123,14 @@ async fn d02_a_session_survives_a_restart() {
         );
     }
     assert_eq!(gateway.metric("sessions", None).await, Some(3));
-    // One that the client ended stays so.
+    // A session that the client ended stays ended.
     let (_, id) = &sessions[0];
     let client = in_session(gateway.client(), id);
     assert_eq!(client.delete(&[]).await.status, 204);
     assert!(is_unknown(&client.post(ping()).await));
 }
 
-/// An id that was changed, that is of another key or project, or of another installation is no session's.
+/// A modified id, or one of another key, project or installation, is not accepted.
 #[tokio::test]
 async fn d02_a_foreign_session_is_not_taken_up() {
     let gateway = setup().connected().await;
@@ -159,7 +160,7 @@ async fn d02_a_foreign_session_is_not_taken_up() {
     assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
-/// Whatever a client sends at once after a restart is of one session.
+/// Simultaneous requests after a restart restore the session only once.
 #[tokio::test]
 async fn d02_requests_at_once_take_a_session_up_once() {
     let gateway = setup().connected().await;
@@ -178,13 +179,13 @@ async fn d02_requests_at_once_take_a_session_up_once() {
     assert_eq!(gateway.metric("sessions", None).await, Some(20));
 }
 
-/// One of several on the same Postgres, with the same master key and the first one's administrator.
+/// A replica on this Postgres with a shared master key and the first replica's administrator token.
 pub(crate) async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
     let setup = setup().of_replica(database.url(), first);
     setup.connected().await
 }
 
-/// The gateway that opened the sessions is killed; another one, which never heard of them, goes on with them.
+/// The gateway that opened the sessions is killed. Another one, which does not know them, continues them.
 #[tokio::test]
 async fn d02_another_gateway_takes_a_session_up() {
     let database = Database::create().await;

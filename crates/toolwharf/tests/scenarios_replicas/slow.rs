@@ -1,4 +1,4 @@
-//! A database that is slow, or full.
+//! A slow database, and a full one.
 
 use std::time::Duration;
 
@@ -12,52 +12,52 @@ use crate::{
     support::Way,
 };
 
-/// For each direction: all that is asked of the database takes twice as long.
-const SLOW: Duration = Duration::from_millis(100);
-const SLOWER: Duration = Duration::from_secs(1);
+/// Delay per direction: each query takes twice as long.
+const SHORT_DELAY: Duration = Duration::from_millis(100);
+const LONG_DELAY: Duration = Duration::from_secs(1);
 const LEASE: &str = "8s";
-/// Calls of each server while it is slow.
-const CALLS: usize = 20;
-/// What a Postgres of a test takes, and some records.
-const MEBIBYTES: u32 = 128;
-/// What is left when it runs full.
-const LEFT_KIBIBYTES: u64 = 64;
+/// Calls to each server while the database is slow.
+const CALLS_PER_SERVER: usize = 20;
+/// Size of the database's file system: enough for Postgres and some records.
+const DISK_MIB: u32 = 128;
+/// Free space left when it is filled.
+const FREE_KIB: u64 = 64;
 
-/// With 200 ms for each answer of the database calls take longer. With 2 s nothing is renewed in time: what runs under a lease ends
-/// before it runs elsewhere, and calls are refused.
+/// With a delay of 200 ms per query, calls take longer. With 2 s, no lease is renewed in time: work under a lease ends
+/// before it starts elsewhere, and calls are refused.
 #[tokio::test]
 async fn d04_a_slow_database_takes_time_and_then_leases() {
     let database = Database::create().await;
     let fleet = Fleet::with_lease(database.url(), LEASE).await;
     let load = Load::on(&fleet).await;
     let all_are = |way: Way| fleet.ways.iter().for_each(|proxy| proxy.be(way));
-    all_are(Way::Slow(SLOW));
+    all_are(Way::Slow(SHORT_DELAY));
     let slow = Instant::now();
-    fleet.answers(CALLS).await;
+    fleet.answers(CALLS_PER_SERVER).await;
     let mut losses = Vec::new();
     for replica in fleet.replicas.iter().flatten() {
         losses.push(replica.metric("replica_losses_total", None).await);
     }
     eprintln!("calls at 200 ms: {:?}, losses {losses:?}", slow.elapsed());
 
-    all_are(Way::Slow(SLOWER));
+    all_are(Way::Slow(LONG_DELAY));
     wait_for("its end", DEADLINE, async || fleet.hosted.instances() == 0).await;
     all_are(Way::Open);
     let open = Instant::now();
     fleet.goes_on().await;
     fleet.has(0, 3).await;
-    eprintln!("all goes on after {:?}", open.elapsed());
+    eprintln!("everything works after {:?}", open.elapsed());
     load.balanced(&fleet, |_| false).await;
 }
 
-/// Calls are refused while there is no room for their records, and go on when there is some. Postgres itself may end for want of room; then
-/// it is started again, as an operator or a service manager does.
+/// Calls are refused while the disk is too full to record them, and succeed again when there is space. Postgres itself
+/// may crash on a full disk; then it is restarted, as an operator or service manager would do.
 #[tokio::test]
 async fn d04_a_full_database_refuses_calls_until_there_is_room() {
-    let mut cluster = Cluster::start_within(MEBIBYTES).await;
+    let mut cluster = Cluster::start_within(DISK_MIB).await;
     let fleet = Fleet::on(&cluster.url()).await;
     let load = Load::on(&fleet).await;
-    cluster.leave_free(Some(LEFT_KIBIBYTES));
+    cluster.leave_free(Some(FREE_KIB));
     let call = json!({
         "method": "tools/call",
         "params": {"name": "echo", "arguments": {"text": "x".repeat(8000)}},
@@ -79,6 +79,6 @@ async fn d04_a_full_database_refuses_calls_until_there_is_room() {
     let roomy = Instant::now();
     fleet.goes_on().await;
     fleet.has(0, 3).await;
-    eprintln!("all goes on after {:?}", roomy.elapsed());
+    eprintln!("everything works after {:?}", roomy.elapsed());
     load.balanced(&fleet, |_| false).await;
 }

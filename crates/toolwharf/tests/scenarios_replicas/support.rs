@@ -1,4 +1,4 @@
-//! Gateways on one database, the way to it, and the instances of servers, counted from outside.
+//! Gateways on one database, the proxy to it, and instances of servers, counted from outside.
 
 use std::{
     fs,
@@ -19,29 +19,29 @@ use crate::{
     common::{Gateway, Setup},
 };
 
-/// Long enough for a machine that has other things to do, and short for a test.
+/// Long enough for a busy machine, and short enough for a test.
 pub(crate) const LEASE: &str = "4s";
 
-/// A gateway of the database at `url`; one after the first shares its keys.
+/// Starts a gateway on the database at `url`. Later ones share the keys of the first.
 pub(crate) async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
-    made(url, first, PROCESSES, |setup| setup).await
+    made(url, first, PROCESS_SETTINGS, |setup| setup).await
 }
 
-/// [`replica`] with more of a setup.
+/// Like [`replica`], with additional setup.
 pub(crate) async fn replica_with(
     url: &str,
     first: Option<&Gateway>,
     more: impl FnOnce(Setup) -> Setup,
 ) -> Gateway {
-    made(url, first, PROCESSES, more).await
+    made(url, first, PROCESS_SETTINGS, more).await
 }
 
-/// [`replica`] with these settings of what it hosts servers in.
+/// Like [`replica`], with these hosting settings.
 pub(crate) async fn replica_hosting(url: &str, first: Option<&Gateway>, hosting: &str) -> Gateway {
     made(url, first, hosting, |setup| setup).await
 }
 
-const PROCESSES: &str = "[hosting]\nproviders = [\"process\"]\n";
+const PROCESS_SETTINGS: &str = "[hosting]\nproviders = [\"process\"]\n";
 
 async fn made(
     url: &str,
@@ -68,19 +68,19 @@ pub(crate) async fn database() -> Database {
     Database::create().await
 }
 
-/// A scripted server that nobody else has the name of.
+/// A registered scripted server with a unique name.
 pub(crate) struct Hosted {
     pub(crate) name: String,
     pub(crate) id: String,
 }
 
 impl Hosted {
-    /// Registers it at a gateway, where it then runs.
+    /// Registers the server at a gateway, which then runs it.
     pub(crate) async fn register(at: &Gateway) -> Self {
         Self::register_with(at, json!({})).await
     }
 
-    /// With more in its registration.
+    /// Like [`Hosted::register`], with additional fields.
     pub(crate) async fn register_with(at: &Gateway, more: Value) -> Self {
         let name = format!("only{}", std::process::id());
         let mut body = json!({
@@ -104,7 +104,7 @@ impl Hosted {
         serde_json::from_slice(&reply.body).unwrap_or_default()
     }
 
-    /// Waits until it is in this state there.
+    /// Waits until a gateway shows the server in this state.
     pub(crate) async fn is(&self, at: &Gateway, state: &str) {
         wait_for(
             &format!("{} to be {state}", self.name),
@@ -114,17 +114,17 @@ impl Hosted {
         .await;
     }
 
-    /// How many instances run on this machine.
+    /// Returns how many instances run on this machine.
     pub(crate) fn instances(&self) -> usize {
         instances(&self.name).len()
     }
 
-    /// Their process ids.
+    /// Returns the process ids of the instances.
     pub(crate) fn pids(&self) -> Vec<String> {
         instances(&self.name)
     }
 
-    /// Looks for more than one instance at a time until it is dropped.
+    /// Counts the instances until it is dropped.
     pub(crate) fn watched(&self) -> Watched {
         let (name, over, most) = (self.name.clone(), Arc::default(), Arc::default());
         let (ended, seen): (Arc<AtomicBool>, Arc<AtomicUsize>) = (over, most);
@@ -147,7 +147,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// The most instances that there were at a time.
+    /// Returns the largest number of instances at the same time.
     pub(crate) fn most(mut self) -> usize {
         self.over.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -155,7 +155,7 @@ impl Watched {
     }
 }
 
-/// Living processes of the scripted server of this name.
+/// Returns the running processes of the scripted server of this name.
 fn instances(name: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let is_one = |process: &fs::DirEntry| {
@@ -172,7 +172,7 @@ fn instances(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// A way to the database that can be cut, and lead elsewhere.
+/// A proxy to the database that can be cut and redirected.
 pub(crate) struct Proxy {
     url: String,
     way: testkit::Proxy,
@@ -198,7 +198,7 @@ impl Proxy {
         format!("{}:{}", url.host_str().unwrap(), url.port().unwrap())
     }
 
-    /// Leads to another server from now on, as an address does that moves: all connections end.
+    /// Ends all connections and forwards new ones to another server, like an address that moves.
     pub(crate) async fn turn_to(&self, address: &str) {
         self.way.turn_to(address).await;
     }
@@ -211,7 +211,8 @@ impl Proxy {
         self.way.be(way);
     }
 
-    /// Ends all connections. One that is left while it signs in would hold up whoever makes or drops a database, for a minute.
+    /// Ends all connections. A connection left in its authentication phase would block the creation and removal of
+    /// databases for a minute.
     pub(crate) async fn close(self) {
         self.way.close().await;
     }

@@ -1,5 +1,5 @@
-//! D06: replicas that host on one swarm. It has to be there: `cargo xtask postgres -- cargo xtask swarm -- cargo nextest run -p toolwharf
-//! --test scenarios_replicas -E 'test(d06)'`.
+//! D06: replicas that host on one swarm, which must exist: `cargo xtask postgres -- cargo xtask swarm -- cargo nextest
+//! run -p toolwharf --test scenarios_replicas -E 'test(d06)'`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,8 +15,8 @@ use crate::{
 };
 
 const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
-/// From the loss of a replica to its servers' running elsewhere.
-const TAKEOVER: Duration = Duration::from_secs(30);
+/// Limit from the loss of a replica until its servers run elsewhere.
+const MAX_TAKEOVER: Duration = Duration::from_secs(30);
 
 fn settings() -> String {
     let dir = std::env::var(VARIABLE)
@@ -66,7 +66,7 @@ async fn d06_a_killed_replicas_server_in_a_swarm_runs_on_once_with_its_volume() 
     let watched = hosted.watched();
     let lost = Instant::now();
     first.process.signal(Signal::KILL);
-    wait_for("the takeover", TAKEOVER, async || {
+    wait_for("the takeover", MAX_TAKEOVER, async || {
         hosted.state(&second).await["status"] == "running"
     })
     .await;

@@ -1,4 +1,4 @@
-//! U12: a project's own server in a sandbox: a script with its modules, its virtual environment or its packages.
+//! U12: a project's own server in a sandbox: a script with its modules, virtual environment or packages.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
     outcome, row, said,
 };
 
-/// A server in Python with one tool, which reads a file.
+/// A Python server with one tool, which reads a file.
 const PYTHON: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -127,7 +127,7 @@ impl Home {
     }
 }
 
-/// What its tool says of a file.
+/// Reads a file with the server's tool.
 async fn read(gateway: &Running, name: &str, path: &Path) -> String {
     let params = json!({"name": "read", "arguments": {"path": path}});
     let scope = format!("-/{name}");
@@ -191,7 +191,7 @@ async fn u12_a_projects_own_server_runs_confined_without_its_secrets() {
         }
         let text = read(&gateway, name, &home.path("notes/list.txt")).await;
         assert!(!text.contains("to do"), "{name}: {text}");
-        // The status says so: the project, and what is hidden in it.
+        // The status lists the project's files and what is hidden in them.
         let files = row["files"].as_array().expect("a list");
         let hidden: Vec<_> = files
             .iter()

@@ -39,7 +39,7 @@ async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {
     gateway
 }
 
-/// The newest call of a tool as the API and the table tell of it, once it has this status.
+/// Waits until the newest call of a tool has this status in the API and in the table, and returns it.
 async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value {
     let api = Api::admin(gateway);
     let path = format!("/calls?project=a&tool={tool}&limit=1");
@@ -132,7 +132,7 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
         })
         .await;
     }
-    // A list is no call, and what there is not is not called.
+    // Listing is not recorded, and neither is a call of an unknown tool.
     let mut peer = legacy(&gateway, "a").await;
     peer.request("tools/list", json!({})).await;
     peer.tool("none", json!({})).await;
@@ -150,7 +150,7 @@ async fn p09_the_intent_is_there_before_the_answer(db: &Db) {
     let first = peer.begin("tools/call", slow).await;
     let open = recorded(db, &gateway, "slow", "open").await;
     assert_eq!(open["arguments_digest"], digest(r#"{"ms":60000}"#));
-    // One that only waits in line is recorded, too.
+    // A queued call is recorded, too.
     let second = peer.begin("tools/call", json!({"name": "env"})).await;
     recorded(db, &gateway, "env", "open").await;
     peer.cancel(first).await;
@@ -158,7 +158,7 @@ async fn p09_the_intent_is_there_before_the_answer(db: &Db) {
     assert_eq!(closed["id"], open["id"]);
     assert!(peer.finish(second).await.get("result").is_some());
     recorded(db, &gateway, "env", "ok").await;
-    // The answer is not there before its record: nothing needs to be waited for.
+    // The response never arrives before its record, so there is nothing to wait for.
     for n in 0..20 {
         let answer = peer.tool("echo", json!({"n": n})).await;
         answer.result();
@@ -180,7 +180,7 @@ async fn p09_what_was_open_when_it_died_is_unknown(db: &Db) {
     let call = recorded(db, &gateway, "slow", "unknown").await;
     assert_eq!(call["id"], open["id"]);
     recorded(db, &gateway, "echo", "ok").await;
-    // It is not made again.
+    // The call is not repeated.
     let mut peer = legacy(&gateway, "a").await;
     let running = peer.tool("running", json!({})).await;
     assert_eq!(running.text(), "0");
@@ -222,7 +222,7 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
         assert!(!whole.to_string().contains("canary"), "{whole}");
         assert!(whole.to_string().contains("[secret]"), "{whole}");
         if tool == "echo" {
-            // The rest of them is there, and the digest is of what was sent.
+            // The rest of the arguments is recorded, and the digest is that of the original text.
             let kept: Value = serde_json::from_str(whole["arguments"].as_str().unwrap()).unwrap();
             assert_eq!(
                 kept,
@@ -240,7 +240,7 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
     let told = "SELECT id FROM kb.agent_run_tool_calls
                 WHERE COALESCE(arguments, '') || COALESCE(result, '') || COALESCE(error, '') LIKE '%canary%'";
     assert_eq!(db.texts(&gateway, told).await, Vec::<String>::new());
-    // Without the setting there are digests only.
+    // Without the setting, only digests are recorded.
     let file = gateway.settings_file();
     gateway.replace(&file, "[audit]\nbodies = \"digests\"\n");
     wait_for_some("the new setting", DEADLINE, async || {
@@ -258,7 +258,7 @@ async fn p09_a_real_servers_call_is_recorded(db: &Db) {
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     let gateway = gateway_of(db, "", time).await;
     let api = Api::admin(&gateway);
-    // Who calls is told apart by their keys.
+    // Callers are identified by their keys.
     let (key, token) = api.key("a", "call").await;
     let client = gateway
         .at("/mcp")
@@ -276,7 +276,7 @@ async fn p09_a_real_servers_call_is_recorded(db: &Db) {
     recorded(db, &gateway, "get_current_time", "tool_error").await;
 }
 
-/// A tool call in the modern era, to the byte.
+/// Returns the bytes of a modern tool call.
 fn posted(gateway: &Gateway, project: &str, tool: &str) -> String {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -295,7 +295,7 @@ fn posted(gateway: &Gateway, project: &str, tool: &str) -> String {
     )
 }
 
-/// Connections that are cut as soon as their call is sent: no record stays open when nothing is in flight.
+/// Connections are cut as soon as their call is sent: no record stays open when nothing is in flight.
 async fn p09_calls_that_are_cut_are_closed(db: &Db) {
     let gateway = gateway_of(db, "", scripted("one", &[])).await;
     legacy(&gateway, "a").await.tool("echo", json!({})).await;
@@ -331,9 +331,9 @@ async fn p09_calls_that_are_cut_are_closed(db: &Db) {
     assert_eq!(db.texts(&gateway, &others).await, ["0"]);
 }
 
-/// Calls that are turned away at once make no rows and few lines in the log.
+/// Calls that are refused at once create no rows and few log lines.
 async fn p09_refusals_are_counted(db: &Db) {
-    const REFUSED: usize = 300;
+    const REFUSED_CALLS: usize = 300;
     let entry = with(scripted("one", &[]), json!({"maxConcurrency": 1}));
     let gateway = gateway_of(db, "[limits]\nqueue_len = 1\n", entry).await;
     let mut peer = modern(&gateway, "a").await;
@@ -348,7 +348,7 @@ async fn p09_refusals_are_counted(db: &Db) {
         .await;
     }
     let start = Instant::now();
-    for _ in 0..REFUSED {
+    for _ in 0..REFUSED_CALLS {
         let refused = peer.tool("echo", json!({})).await;
         let reason = &refused.response["error"]["data"]["reason"];
         assert_eq!(reason, "server_busy", "{refused:?}");
@@ -361,11 +361,11 @@ async fn p09_refusals_are_counted(db: &Db) {
     let seconds = usize::try_from(start.elapsed().as_secs()).unwrap();
     assert!(lines().len() <= seconds + 1, "{:?}", lines());
     let metrics = gateway.metrics().await;
-    let counted = format!("calls_refused_total{{project=\"a\",server=\"one\"}} {REFUSED}\n");
+    let counted = format!("calls_refused_total{{project=\"a\",server=\"one\"}} {REFUSED_CALLS}\n");
     assert!(metrics.contains(&counted), "{metrics}");
     let rows = "SELECT CAST(COUNT(*) AS TEXT) FROM kb.agent_run_tool_calls WHERE tool = 'echo'";
     assert_eq!(db.texts(&gateway, rows).await, ["0"]);
-    // The next line says how many there were since the one before.
+    // The next line contains the number of refusals since the previous one.
     wait_for("a count in the log", DEADLINE, async || {
         peer.tool("echo", json!({})).await;
         lines()
@@ -376,7 +376,7 @@ async fn p09_refusals_are_counted(db: &Db) {
     for id in begun {
         peer.cancel(id).await;
     }
-    wait_for("a call to be taken again", DEADLINE, async || {
+    wait_for("a call to be accepted again", DEADLINE, async || {
         peer.tool("echo", json!({}))
             .await
             .response
@@ -387,13 +387,13 @@ async fn p09_refusals_are_counted(db: &Db) {
     assert_eq!(db.texts(&gateway, rows).await, ["1"]);
 }
 
-/// A month of calls, of which a chart and a list are asked for in a hundred ways.
+/// A month of calls, queried as chart and list in a hundred ways.
 async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
-    const MONTH: i64 = 30 * 24 * 3600;
+    const MONTH_SECONDS: i64 = 30 * 24 * 3600;
     let count: i64 = match (soak(), db.is_sqlite()) {
         (true, _) => 1_000_000,
         (false, true) => 100_000,
-        // It takes longer to fill.
+        // Filling Postgres takes longer.
         (false, false) => 10_000,
     };
     let setup = db.setup();
@@ -401,9 +401,9 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
     let store = store::Store::open(&location).await.unwrap();
     let now = store::now();
     let mut writer = store.call_writer();
-    // The last one began two minutes ago, so that nothing moves out of a bucket meanwhile.
+    // The last call began two minutes ago, so that no call moves to another bucket during the test.
     let began = |place: i64| {
-        let seconds = now.timestamp() - 120 - MONTH * (count - 1 - place) / count;
+        let seconds = now.timestamp() - 120 - MONTH_SECONDS * (count - 1 - place) / count;
         store::Time::from_timestamp(seconds, 0).unwrap()
     };
     for batch in (0..count).step_by(2000) {

@@ -1,7 +1,7 @@
-//! P12: a server that cannot be reached is left alone for a minute, and then tried again.
+//! P12: a server that cannot be reached is left alone for a minute, then tried again.
 //!
-//! The minute of the default is waited for once, with SQLite, and both ends of it are looked at in the one wait, by clients and by an
-//! agent. With Postgres, which knows nothing of it, the cooldown is set to be shorter.
+//! The default of a minute is waited for once, with SQLite; clients and an agent are tested in the same wait. With
+//! Postgres, which makes no difference here, the cooldown is shorter.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     for project in ["/projects/a", "/projects/agents"] {
         api.put(project, json!({})).await;
     }
-    // What only an agent wants: its chats try it, and go on without it.
+    // Used by an agent only: its chats try the server, and continue without it.
     let talked = Governed::new(
         gateway.folder(),
         "talked",
@@ -101,7 +101,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     let start = Instant::now();
     assert!(say().await.is_some());
     at_once("the turn", start);
-    assert_eq!(talked.starts(), 3, "a chat tried it all the same");
+    assert_eq!(talked.starts(), 3, "a chat tried it");
     let is_refused = |answer: &Value, start: Instant| {
         assert!(is_away(answer), "{answer}");
         at_once("the call", start);
@@ -128,9 +128,9 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
                 .is_some_and(|ms| ms <= seconds * 1000),
             "{shown}"
         );
-        assert_eq!(server.starts(), 3, "a call tried it all the same");
+        assert_eq!(server.starts(), 3, "a call tried it");
     }
-    // Two of them get well meanwhile, which nobody notices before the minute is over.
+    // Two servers recover in the meantime, which is noticed only after the minute.
     servers[1].order("");
     talked.order("");
     let over = cooldown + Duration::from_secs(15);
@@ -139,7 +139,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
             shown(server).await["status"] == "idle"
         })
         .await;
-        assert_eq!(server.starts(), 3, "it was tried before somebody wanted it");
+        assert_eq!(server.starts(), 3, "it was tried before it was needed");
     }
     assert!(
         since.elapsed() > cooldown - Duration::from_secs(10),
@@ -153,7 +153,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     assert_eq!(talked.starts(), 3);
     assert_eq!(say().await, None, "the next turn has its tools");
     assert_eq!(talked.starts(), 4);
-    // Half open: the next callers make one attempt together.
+    // Half open: the next callers share one attempt.
     let mut asked = Vec::new();
     for _ in 0..3 {
         asked.push(peers[0].begin("tools/call", json!({"name": "echo"})).await);
@@ -174,7 +174,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     assert_eq!(pid(&mut peers[1], "pid").await, first);
     assert_eq!(servers[1].starts(), 4);
     assert_eq!(shown(&servers[1]).await["status"], "running");
-    // Who is impatient says so.
+    // A manual restart ends the cooldown.
     servers[0].order("");
     api.ok("POST", "/mcp/servers/bad/restart?project=a", json!({}))
         .await;

@@ -1,4 +1,4 @@
-//! P05, P10 and P11: when the process of a project's server comes, who shares it, and how it goes.
+//! P05, P10 and P11: start, sharing and end of the process of a project's server.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
         .serve()
         .await;
     let api = Api::admin(&gateway);
-    // It writes down that it was asked, and stays.
+    // The server records SIGTERM and keeps running.
     let script = r#"trap 'echo term >> "$0"' TERM; exec 3<&0; "$1" --ignore-eof --ignore-sigterm <&3 & while :; do sleep 0.1; done"#;
     let stubborn = |file: &str| {
         let told = gateway.folder().join(file);
@@ -51,7 +51,7 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
         peers.push(peer);
     }
     let start = Instant::now();
-    // Reconfigured, each in its own way; removed with its project; switched off with it.
+    // Reconfigured, removed with its project, or disabled with its project.
     api.put(
         "/mcp/servers/stubborn?project=changed",
         scripted("stubborn", &[]),
@@ -71,20 +71,17 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
         let refused = peer.tool("polite__pid", json!({})).await;
         assert!(refused.response.get("error").is_some(), "{refused:?}");
     }
-    // The polite ones go with their stdin; the others only when they are made to.
+    // The polite servers exit when stdin is closed, the others only when they are killed.
     let (stubborn, polite): (Vec<u32>, Vec<u32>) =
         pids.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
     gone(&polite, false, Duration::from_secs(2)).await;
     gone(&stubborn, true, Duration::from_secs(10)).await;
     assert!(
         start.elapsed() >= Duration::from_millis(1500),
-        "they had no time to go by themselves"
+        "they had no time to exit by themselves"
     );
     for file in ["changed", "removed", "disabled"] {
-        assert!(
-            is_told(file),
-            "{file}: it was killed without having been asked"
-        );
+        assert!(is_told(file), "{file}: it was killed without SIGTERM");
     }
 }
 
@@ -103,10 +100,10 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
         .await;
     }
     let starts = || [servers[0].starts(), servers[1].starts()];
-    assert_eq!(starts(), [0, 0], "registering it starts it");
-    // Never used before: the list has to wait for it, and so has a call.
+    assert_eq!(starts(), [0, 0], "registering a server must not start it");
+    // Never used before: the list has to wait for it, and so does a call.
     let mut list = legacy(&gateway, "listed").await;
-    assert_eq!(starts(), [0, 0], "the handshake starts it");
+    assert_eq!(starts(), [0, 0], "the handshake must not start it");
     assert!(tools(&mut list).await.contains(&"tool_0".to_owned()));
     assert_eq!(starts(), [1, 0]);
     let mut call = modern(&gateway, "called").await;
@@ -122,7 +119,7 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     }
     assert_eq!(starts(), [1, 1]);
 
-    // What is known of them starts nothing at boot.
+    // Known lists mean that nothing is started at boot.
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);
     for server in &servers {
@@ -142,9 +139,9 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     assert_eq!(
         starts(),
         [1, 2],
-        "one project's first use starts another's server"
+        "the first use in one project must not start another project's server"
     );
-    // A list is answered with what is known, and starts it behind that.
+    // A list request is answered from the known list, and starts the server in the background.
     let mut peer = legacy(&gateway, "listed").await;
     assert!(tools(&mut peer).await.contains(&"tool_0".to_owned()));
     wait_for("the second start", Duration::from_secs(10), async || {
@@ -168,7 +165,7 @@ async fn p11_a_project_shares_one_connection(db: &Db) {
         )
         .await;
     }
-    // All at once, of both eras and both projects, when nothing is connected yet.
+    // All at once, of both eras and projects, before anything is connected.
     let mut clients = JoinSet::new();
     for n in 0..16 {
         let project = if n % 2 == 0 { "a" } else { "b" };

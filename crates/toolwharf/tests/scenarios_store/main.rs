@@ -1,12 +1,12 @@
-//! Scenarios P, G08, G09 and G12 of SCENARIOS.md for projects of the database: each runs as `…::sqlite` and as
-//! `…::postgres`. Those on Postgres need a server: `cargo xtask postgres -- cargo nextest run -p toolwharf`.
+//! Scenarios P, G08, G09 and G12 of SCENARIOS.md for projects of the database. Each runs as `…::sqlite` and as
+//! `…::postgres`. The latter need a Postgres: `cargo xtask postgres -- cargo nextest run -p toolwharf`.
 
-#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 #[macro_use]
 mod support;
 
-#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "../rest/api.rs"]
 mod api;
 #[path = "../common/mod.rs"]

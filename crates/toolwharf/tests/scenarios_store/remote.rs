@@ -1,4 +1,4 @@
-//! P06 and P07: servers of a project that are reached by a URL.
+//! P06 and P07: servers of a project that are reached by URL.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn p06_sse_connects_with_its_headers(db: &Db) {
         let made = api
             .put(&format!("/mcp/servers/{name}?project=a"), entry)
             .await;
-        // Their values are told to nobody who asks how the server is.
+        // Header values are not shown to readers of the status.
         assert_eq!(made["headers"], json!(["Authorization", "X-Api-Key"]));
     }
     for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
@@ -106,7 +106,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
     api.put("/mcp/servers/local?project=a", local).await;
     let mut peer = legacy(&gateway, "a").await;
     let listed = tools(&mut peer).await;
-    // Cut in mid-call, with another call in flight: both end with an error, at once.
+    // The stream is cut with another call in flight: both calls end with an error, at once.
     let other = peer.begin("tools/call", json!({"name": "never"})).await;
     let limit = Duration::from_secs(5);
     let cut = within(
@@ -123,7 +123,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
     })
     .await;
 
-    // The server is gone for longer: no call waits for it, the lists stay, the attempts become rarer.
+    // The server is down for longer: no call waits for it, the lists stay, and attempts become rarer.
     drop(server);
     wait_for("the end to be noticed", limit, async || {
         is_away(&peer.tool("echo", json!({})).await.response)
@@ -151,7 +151,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
         .strip_suffix("/sse")
         .unwrap();
     let (_server, _) = sse_server(address).await;
-    // Longer than the cooldown, should it have come to that on a busy machine.
+    // Longer than the cooldown, in case a busy machine has caused one.
     wait_for("the server's return", Duration::from_secs(90), async || {
         !is_away(&peer.tool("echo", json!({})).await.response)
     })
@@ -160,7 +160,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
     assert!(waits.windows(2).all(|pair| pair[0] < pair[1]), "{waits:?}");
 }
 
-/// How long it waited for another attempt after each that failed since the server was last there.
+/// Returns the waits after each failed attempt since the server was last connected.
 fn waits(gateway: &crate::common::Gateway) -> Vec<u64> {
     let stderr = gateway.process.stderr();
     let remote = stderr.lines().filter(|line| line.contains("remote"));
@@ -170,7 +170,7 @@ fn waits(gateway: &crate::common::Gateway) -> Vec<u64> {
             .split_once("retry_ms=")
             .and_then(|(_, wait)| wait.split(' ').next());
         match wait {
-            // It was there a moment ago.
+            // It was connected a moment ago.
             Some("0") => waits.clear(),
             Some(wait) => waits.push(wait.parse().unwrap()),
             None => {}
@@ -206,10 +206,10 @@ async fn p07_server_everything_comes_back(db: &Db) {
     drop(server);
     let cut = peer.finish_within(long, Duration::from_secs(5)).await;
     let cut = cut.expect("the call hangs");
-    // In whichever part of the call the server went.
+    // Whichever part of the call the server disconnected in.
     assert_eq!(cut["error"]["data"]["server"], "everything", "{cut}");
     let _server = everything_on(port, "sse").await;
-    // Longer than the cooldown, for it takes a while to start.
+    // Longer than the cooldown, because the server takes a while to start.
     wait_for("its return", Duration::from_secs(90), async || {
         let answer = peer.tool("echo", echo.clone()).await;
         !is_away(&answer.response) && said(answer.result()) == "Echo: x"

@@ -1,4 +1,4 @@
-//! P01 to P03: what the table is like, what fills it, and the process that comes of a row.
+//! P01 to P03: the table of servers, how it is filled, and the process of a row.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn p01_a_projects_servers_are_rows(db: &Db) {
             "three a http  on"
         ]
     );
-    // The configuration can be asked for in SQL; variables are in it as they were given.
+    // The configuration can be queried with SQL. Variables are stored unresolved.
     let asked =
         "SELECT (config->>'command') || ' ' || (config->'args'->>1) || ' ' || (config->'env'->>'B')
                  FROM kb.project_mcp_servers WHERE name = 'one'";
@@ -127,21 +127,21 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     let shown = api.get("/mcp/servers/time?project=a").await;
     let process = shown["pid"].as_u64().unwrap();
 
-    // The same again changes nothing, not even the process.
+    // The same manifest again changes nothing, not even the process.
     let again = api.ask("PUT", path, yaml, &kind).await;
     assert_eq!(again.status, 200, "{}", again.text());
     assert_eq!(rows().await, (first, ids.clone()));
     let shown = api.get("/mcp/servers/time?project=a").await;
     assert_eq!(shown["pid"], process);
 
-    // What is wrong changes nothing either.
+    // An invalid manifest changes nothing either.
     let wrong =
         json!({"name": "clock", "version": "2", "mcp": {"servers": {"time": {"args": []}}}});
     let refused = api.ask("PUT", path, wrong.to_string(), &[]).await;
     problem(&refused, 422);
     assert_eq!(rows().await.1, ids);
 
-    // An update: one goes, one comes, one is another; who stays is the same row.
+    // An update: one server is removed, one added, one changed. An unchanged server keeps its row.
     let mut other = time;
     other["env"] = json!({"NEW": "yes"});
     let next = json!({"name": "clock", "version": "2", "mcp": {"servers": {
@@ -151,7 +151,7 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     assert_eq!(updated["removed"], json!(["everything"]));
     let (second, new_ids) = rows().await;
     assert_eq!(second, ["a clock 2 added stdio", "a clock 2 time stdio"]);
-    assert_eq!(new_ids[1], ids[1], "the row of `time` is another one");
+    assert_eq!(new_ids[1], ids[1], "the row of `time` was replaced");
     gone(
         &[u32::try_from(process).unwrap()],
         false,
@@ -167,7 +167,7 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     assert!(!listed.contains(&"get-sum".to_owned()), "{listed:?}");
     let added = pid(&mut peer, "pid").await;
 
-    // Another project's server stays, of whatever name.
+    // Another project's server stays, even with the same name.
     api.put("/mcp/servers/time?project=b", scripted("time", &[]))
         .await;
     api.ok("DELETE", "/projects/a/products/clock", Value::Null)

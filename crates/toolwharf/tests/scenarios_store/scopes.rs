@@ -1,4 +1,4 @@
-//! P08, G08, G09 and G12: what a caller sees of the projects' servers, and under which names.
+//! P08, G08, G09 and G12: the servers of projects that a caller sees, and under which names.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn p08_names_are_kept_as_given(db: &Db) {
         let answer = peer.tool("tool_1", json!({"n": 1})).await;
         assert_eq!(answer.result()["structuredContent"]["n"], 1);
     }
-    // A clash is an error that names both; nothing of either becomes unreachable.
+    // A clash is an error that names both tools, and both can still be reached.
     api.put(
         "/mcp/servers/two?project=a",
         scripted("two", &["--no-builtin", "--tools", "1"]),
@@ -72,7 +72,7 @@ async fn p08_names_are_kept_as_given(db: &Db) {
     }
 }
 
-/// Projects `red` and `blue` with a server each, of the same name and of their own content.
+/// Projects `red` and `blue` with one server each, of the same name but with different content.
 async fn two_projects(db: &Db) -> Gateway {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
@@ -112,7 +112,7 @@ async fn g08_a_project_is_named_by_path_header_or_meta(db: &Db) {
     }
 }
 
-/// Whether the project's own tools, prompts and resources are there, and no others.
+/// Asserts that exactly the project's own tools, prompts and resources are there.
 async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize) {
     let what = format!("{by:?} {form} {project}");
     let base = if form == "sse" { "/sse" } else { "/mcp" };
@@ -178,11 +178,11 @@ async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize
     let get = params(json!({"name": format!("prompt_{last}")}));
     let prompt = peer.request("prompts/get", get).await;
     assert!(prompt.result()["messages"].is_array(), "{what}: {prompt:?}");
-    // A batch, which one revision has, is of several requests.
+    // A batch (one protocol version has them) contains several requests.
     if form == "legacy" {
         batch(gateway, by, project, count).await;
     }
-    // Past the end of `red` there is what `blue` has.
+    // `blue` has further items that `red` does not have.
     for (method, wanted) in [
         ("tools/call", json!({"name": format!("tool_{count}")})),
         ("prompts/get", json!({"name": format!("prompt_{count}")})),
@@ -195,7 +195,7 @@ async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize
     }
 }
 
-/// A batch of one request, in a session of its own.
+/// A batch of one request, in a separate session.
 async fn batch(gateway: &Gateway, by: By, project: &str, count: usize) {
     let (client, own) = match by {
         By::Path => (gateway.at(&format!("/mcp/{project}")), json!({})),
@@ -220,7 +220,7 @@ async fn batch(gateway: &Gateway, by: By, project: &str, count: usize) {
     );
 }
 
-/// A modern `tools/list` with these headers and this `_meta`: status and body.
+/// Sends a modern `tools/list` with these headers and this `_meta`. Returns status and body.
 async fn asked(
     gateway: &Gateway,
     path: &str,
@@ -280,7 +280,7 @@ async fn g08_what_there_is_not_is_refused(db: &Db) {
             assert!(message.contains("there is no project `none`"), "{answer}");
         }
     }
-    // A session has a project; a request in it cannot have another.
+    // A session belongs to a project; its requests cannot name another.
     for project in ["blue", "none"] {
         let named = json!({"_meta": {own: project}});
         let mut session = legacy(&gateway, "red").await;
@@ -296,7 +296,7 @@ async fn g08_what_there_is_not_is_refused(db: &Db) {
         assert!(refused.get("error").is_some(), "{refused}");
     }
     assert_eq!(gateway.at("/sse/none").get(&[]).await.status, 404);
-    // What is removed is gone for those who were there.
+    // A removed project is gone for connected clients.
     let mut red = legacy(&gateway, "red").await;
     assert!(tools(&mut red).await.contains(&"tool_0".to_owned()));
     Api::admin(&gateway)
@@ -325,7 +325,7 @@ async fn g08_a_key_reaches_its_own_project_only(db: &Db) {
             "{text}"
         );
     }
-    // Another's project is in no way different from none.
+    // Another key's project looks like one that does not exist.
     for (path, other, headers, instead, meta) in [
         ("/mcp/blue", "/mcp/none", as_red, as_red, json!({})),
         ("/mcp", "/mcp", as_blue, as_none, json!({})),
@@ -387,7 +387,7 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
             let own = &tool["_meta"];
             let text = |key: &str| own[key].as_str().unwrap_or("-").to_owned();
             whose.push((text("dev.toolwharf/project"), text("dev.toolwharf/server")));
-            // The name leads to whom the metadata says.
+            // The name routes to the server in the metadata.
             let name = tool["name"].as_str().unwrap();
             let answer = peer.tool(name, json!({"n": 1})).await;
             assert_eq!(answer.result()["structuredContent"]["n"], 1, "{name}");
@@ -411,19 +411,19 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
         uris.dedup();
         assert_eq!(uris.len(), 3, "{uris:?}");
     }
-    // Each call was recorded for the project whose server it was.
+    // Each call was recorded for the project of its server.
     for project in ["red", "blue"] {
         let calls = api.get(&format!("/calls?project={project}")).await;
         assert_eq!(calls["calls"].as_array().map(Vec::len), Some(3), "{calls}");
     }
-    // The projects do not see each other's, nor the file's, which says nothing of them.
+    // The projects see neither each other's tools nor those of the file, which does not mention them.
     for project in ["red", "blue"] {
         assert_eq!(
             tools(&mut legacy(&gateway, project).await).await,
             ["tool_0"]
         );
     }
-    // Taken in and given up, they come and go at once.
+    // Enabled and disabled servers appear and disappear at once.
     let mut peer = gateway.legacy().await;
     api.ok("POST", "/mcp/servers/off/enable?project=red", json!({}))
         .await;
@@ -472,10 +472,10 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
         }
         api.put(&path, setting).await;
         for peer in &mut peers {
-            // At once, before anybody was told.
+            // At once, before the notification.
             as_set(peer, tool).await;
             let told = peer.notification(changed, Duration::from_secs(5)).await;
-            assert!(told.is_some(), "nobody told of {tool}");
+            assert!(told.is_some(), "no notification of {tool}");
         }
     }
     assert_eq!(
@@ -487,7 +487,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     assert!(listed.contains(&"tool_0".to_owned()) && listed.contains(&"tool_1".to_owned()));
     assert!(
         other.notification(changed, settle).await.is_none(),
-        "another project is told"
+        "another project was notified"
     );
 
     let gateway = gateway.restarted().await;
@@ -496,7 +496,6 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
             as_set(&mut peer, tool).await;
         }
     }
-    // And back.
     let api = Api::admin(&gateway);
     for tool in ["tool_0", "tool_1", "tool_2"] {
         let path = format!("/mcp/servers/one/tools/{tool}?project=a");
@@ -511,7 +510,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     assert!(!listed.response.to_string().contains("says something else"));
 }
 
-/// Whether the tool is in the list, and can be called, as the test sets it.
+/// Asserts that the tool is listed and callable as configured.
 async fn as_set(peer: &mut Peer, tool: &str) {
     let listed = peer.request("tools/list", json!({})).await;
     let listed = listed.result()["tools"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Secrets in entries: sealed in the rows, whoever writes them, and opened for the server that they are for.
+//! Secrets in entries are sealed in the database, however they are written, and unsealed only for their server.
 
 use serde_json::{Value, json};
 use store::{NewServer, Store, TransportKind};
@@ -18,7 +18,7 @@ on_both!(
     rows_of_an_earlier_version_are_sealed_at_the_start,
 );
 
-/// The entries and manifests of the database, as text.
+/// Returns the entries and manifests in the database, as text.
 async fn rows(db: &Db, gateway: &Gateway) -> String {
     let all = "SELECT CAST(config AS TEXT) FROM kb.project_mcp_servers
         UNION ALL SELECT CAST(config AS TEXT) FROM kb.agent_workspaces
@@ -30,7 +30,7 @@ fn secret(of: &str) -> String {
     format!("{HIDDEN}-{of}")
 }
 
-/// The environment of a server's process.
+/// Returns the environment of a server's process.
 async fn environment(api: &Api<'_>, server: &str) -> String {
     let path = format!("/mcp/servers/{server}");
     wait_for(&format!("{server} up"), DEADLINE, async || {
@@ -65,7 +65,7 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     assert!(!stored.contains(HIDDEN), "{stored}");
     assert!(stored.matches("~sealed1~").count() >= 7, "{stored}");
 
-    // It is opened for its server, after a rotation of the master key and a restart, too.
+    // It is unsealed for its server, even after a rotation of the master key and a restart.
     api.ok("POST", "/master-key/rotate", Value::Null).await;
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);
@@ -118,7 +118,7 @@ async fn rows_of_an_earlier_version_are_sealed_at_the_start(db: &Db) {
         enabled: true,
     };
     store.server_put(&project, &server).await.unwrap();
-    // A replica of a version that does not know what is sealed.
+    // A replica of a version that does not support sealing.
     db.old_replica(true).await;
     store.close().await;
 

@@ -1,4 +1,4 @@
-//! P04: `${VAR}` is filled from the secrets of the project, and from nothing else.
+//! P04: `${VAR}` is filled from the secrets of the project only.
 
 use serde_json::{Value, json};
 use testkit::{Bin, Outcome, Process};
@@ -20,7 +20,7 @@ async fn set(api: &Api<'_>, project: &str, name: &str, value: &str) {
     api.put(&path, json!({"value": value})).await;
 }
 
-/// A server over HTTP and the host and port that it is at.
+/// A server over HTTP, and its host and port.
 async fn remote() -> (Process, String) {
     let mut process = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
     let url = process.url().await;
@@ -85,7 +85,7 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
         assert_eq!(headers["x-key"], format!("<canary-{project}>"));
         assert_eq!(headers["authorization"], format!("Bearer canary-{project}"));
     }
-    // A new value is there with the next call, in this project only.
+    // A new value is used from the next call on, in this project only.
     let mut peers = [legacy(&gateway, "a").await, legacy(&gateway, "b").await];
     set(&api, "a", "KEY", "canary-new").await;
     for (peer, value) in peers.iter_mut().zip(["canary-new", "canary-b"]) {
@@ -101,7 +101,7 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
     untold(&gateway, &api, &["canary"]).await;
 }
 
-/// Neither the log nor what the API says of project `a` has one of these in it.
+/// Asserts that neither the log nor the API responses for project `a` contain any of these values.
 async fn untold(gateway: &Gateway, api: &Api<'_>, values: &[&str]) {
     let mut texts = vec![gateway.process.stderr(), gateway.metrics().await];
     for path in [
@@ -137,7 +137,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
     for project in ["a", "other"] {
         api.put(&format!("/projects/{project}"), json!({})).await;
     }
-    // What others have does not count.
+    // Secrets of other projects do not count.
     set(&api, "other", "MISSING", "canary-of-others").await;
     set(&api, "a", "KEY", "canary-key").await;
     let scripted = scripted("x", &[]);
@@ -193,7 +193,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         );
     }
     untold(&gateway, &api, &["canary"]).await;
-    // Setting it makes the next call work, after however many failures; taking it away ends that.
+    // Setting the secret makes the next call succeed, whatever failed before. Removing it undoes that.
     set(&api, "a", "MISSING", "").await;
     for ((name, _), peer) in cases.iter().zip(&mut peers) {
         let works = peer.tool("echo", json!({"n": 1})).await;
@@ -210,7 +210,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
     }
 }
 
-/// A connection that fails for another reason does not quote what was filled in.
+/// A connection that fails for another reason does not quote the secret.
 async fn p04_no_error_tells_a_secret(db: &Db) {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);

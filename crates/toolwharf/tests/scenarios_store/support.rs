@@ -1,4 +1,4 @@
-//! A database for one gateway, and a server whose starts a test governs.
+//! A database for one gateway, and a server whose starts a test controls.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use testkit::{Bin, Peer, peer, postgres::Database};
 
 use crate::common::{Gateway, LEGACY, Setup};
 
-/// Makes of each function `async fn name(db: &Db)` a test `name::sqlite` and a test `name::postgres`.
+/// Turns each function `async fn name(db: &Db)` into the tests `name::sqlite` and `name::postgres`.
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {$(
         mod $name {
@@ -29,9 +29,9 @@ macro_rules! on_both {
     )*};
 }
 
-/// Where a gateway keeps its state.
+/// The database of a gateway.
 pub(crate) enum Db {
-    /// In its data directory.
+    /// A file in the data directory.
     Sqlite,
     Postgres(Database),
 }
@@ -45,7 +45,7 @@ impl Db {
         matches!(self, Self::Sqlite)
     }
 
-    /// A gateway that is to have this database.
+    /// A setup with this database.
     pub(crate) fn setup(&self) -> Setup {
         match self {
             Self::Sqlite => Setup::new(),
@@ -53,7 +53,7 @@ impl Db {
         }
     }
 
-    /// The same for one that opens it before the gateway does.
+    /// The database's location, to open it before the gateway does.
     pub(crate) fn location(&self, setup: &Setup) -> Location {
         match self {
             Self::Sqlite => {
@@ -65,7 +65,7 @@ impl Db {
         }
     }
 
-    /// The one column of a query, as text. Tables are named `kb.…`.
+    /// Returns the only column of a query, as text. Tables are named `kb.…`.
     pub(crate) async fn column(&self, gateway: &Gateway, query: &str) -> Vec<Option<String>> {
         match self {
             Self::Sqlite => {
@@ -93,7 +93,7 @@ impl Db {
         }
     }
 
-    /// Has a replica of an earlier version join, or leave; a file has none.
+    /// Adds or removes the row of a replica with an earlier version. Has no effect on SQLite.
     pub(crate) async fn old_replica(&self, is_there: bool) {
         let Self::Postgres(database) = self else {
             return;
@@ -110,15 +110,15 @@ impl Db {
         conn.close().await.unwrap();
     }
 
-    /// [`Db::column`] where nothing is null.
+    /// Like [`Db::column`], without nulls.
     pub(crate) async fn texts(&self, gateway: &Gateway, query: &str) -> Vec<String> {
         let rows = self.column(gateway, query).await;
         rows.into_iter().map(Option::unwrap).collect()
     }
 }
 
-/// A scripted stdio server that is started by a shell: it notes each start, and reads what to do first from a
-/// file that a test may change while its configuration stays the same.
+/// A scripted stdio server that is started by a shell. The shell records each start, and first runs commands from a
+/// file that a test can change without changing the configuration.
 pub(crate) struct Governed {
     name: String,
     orders: PathBuf,
@@ -150,14 +150,14 @@ impl Governed {
         &self.name
     }
 
-    /// What the shell does before each start from now on.
+    /// Sets the commands that the shell runs before each start.
     pub(crate) fn order(&self, commands: &str) {
         let new = self.orders.with_extension("new");
         std::fs::write(&new, commands).unwrap();
         std::fs::rename(&new, &self.orders).unwrap();
     }
 
-    /// How often it was started.
+    /// Returns how often the server was started.
     pub(crate) fn starts(&self) -> usize {
         let mut file = self.orders.clone().into_os_string();
         file.push(".starts");
@@ -165,24 +165,24 @@ impl Governed {
     }
 }
 
-/// A client of the newest legacy revision that speaks to a project.
+/// A client of a project with the newest legacy version.
 pub(crate) async fn legacy(gateway: &Gateway, project: &str) -> Peer {
     let client = gateway.at(&format!("/mcp/{project}"));
     Peer::http(client, LEGACY, peer::all_capabilities()).await
 }
 
-/// A client of the modern era that speaks to a project.
+/// A modern client of a project.
 pub(crate) async fn modern(gateway: &Gateway, project: &str) -> Peer {
     let client = gateway.at(&format!("/mcp/{project}"));
     Peer::http(client, peer::MODERN, peer::all_capabilities()).await
 }
 
-/// What the tool `pid` of a scripted server says.
+/// Calls the tool `pid` of a scripted server.
 pub(crate) async fn pid(peer: &mut Peer, tool: &str) -> u32 {
     peer.tool(tool, json!({})).await.text().parse().unwrap()
 }
 
-/// Whether a call failed because its server is away.
+/// Returns whether a call failed because its server is unavailable.
 pub(crate) fn is_away(response: &Value) -> bool {
     response["error"]["data"]["reason"] == "server_unavailable"
 }

@@ -110,7 +110,7 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
         </div>
       </div>
       <Confirm open={asking} onOpenChange={setAsking} title={`Call ${call.tool} again?`} action="Call it" look="solid" onConfirm={replay}>
-        The server <strong className="text-text">{call.server}</strong> gets the same arguments once more, as you. Whatever the tool does, it does again.
+        The server <strong className="text-text">{call.server}</strong> gets the same arguments again, on your behalf. The tool repeats everything that it does.
       </Confirm>
     </article>
   );
@@ -122,14 +122,14 @@ function Body({ title, text }: { title: string; text?: string | null | undefined
   if (text == null)
     return (
       <Notice>
-        {title}: not recorded. <code>bodies = "full"</code> below <code>[audit]</code> in toolwharf.toml keeps the bodies of later calls.
+        {title}: not recorded. Set <code>bodies = "full"</code> under <code>[audit]</code> in toolwharf.toml to record the bodies of later calls.
       </Notice>
     );
   let shown = text;
   try {
     shown = pretty(JSON.parse(text));
   } catch {
-    // It is shown as it is kept.
+    // Not JSON: shown as recorded.
   }
   return (
     <Panel title={title} actions={<CopyButton label={`Copy: ${title}`} text={text} />}>
@@ -148,7 +148,7 @@ const CallLink = ({ id }: { id: string }) => (
 
 type Span = { name: string; from: number; to: number; hue: string; more?: string };
 
-/** What a call spent its time with: microseconds since it began. What is not known of an older record is not there. */
+/** The phases of a call, in microseconds since its start. Phases missing in older records are left out. */
 function spans(call: Schemas["WholeCall"]): Span[] {
   const { turn_us: turn, sent_us: sent, answered_us: answered, duration_us: end } = call;
   const questions = call.questions ? ` It asked ${call.questions === 1 ? "once" : `${call.questions} times`}.` : "";
@@ -156,10 +156,10 @@ function spans(call: Schemas["WholeCall"]): Span[] {
   const add = (name: string, from: number | null | undefined, to: number | null | undefined, hue: string, more?: string) => {
     if (from != null && to != null) found.push({ name, from, to: Math.max(from, to), hue, ...(more ? { more } : {}) });
   };
-  add("In line, and its intent written", 0, turn ?? (end != null && sent == null && call.questions != null ? end : null), "fill-warn");
+  add("Queued and recorded", 0, turn ?? (end != null && sent == null && call.questions != null ? end : null), "fill-warn");
   add("Translated and sent", turn, sent, "fill-accent");
   add(answered == null ? "The server did not answer" : "The server", sent, answered ?? end, answered == null ? "fill-bad" : "fill-info", questions);
-  add("The answer on its way back", answered, end, "fill-ok");
+  add("Response returned", answered, end, "fill-ok");
   return found;
 }
 

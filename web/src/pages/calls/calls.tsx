@@ -3,7 +3,7 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Activity } from "lucide-react";
 import { lazy, Suspense, useEffect, useMemo, useState, type ReactNode } from "react";
 
-import { calls as callsQuery, fits, SPAN, SPANS, statistics, STATUSES, type Filter, type Statistics } from "@/api/calls";
+import { calls as callsQuery, fits, DEFAULT_SPAN, SPANS, statistics, STATUSES, type Filter, type Statistics } from "@/api/calls";
 import type { Call } from "@/api/client";
 import { useCallerNames } from "@/api/keys";
 import { onCall } from "@/api/live";
@@ -19,7 +19,7 @@ const Chart = lazy(() => import("@/ui/chart"));
 const route = getRouteApi("/calls");
 
 export const TONES: Record<string, Tone> = { ok: "ok", tool_error: "warn", error: "bad", timeout: "bad", cancelled: "plain", open: "info", unknown: "warn" };
-const WORDS: Record<string, string> = { tool_error: "tool failed", open: "under way" };
+const WORDS: Record<string, string> = { tool_error: "tool failed", open: "in progress" };
 export const statusWord = (status: string) => WORDS[status] ?? status;
 
 export function Calls() {
@@ -42,7 +42,7 @@ export function Calls() {
       title="Calls"
       wide
       actions={
-        <Chips label="Time" value={filter.span ?? SPAN} onChange={(span) => set({ span })} choices={Object.entries(SPANS).map(([value, { label }]) => ({ value, label }))} />
+        <Chips label="Time" value={filter.span ?? DEFAULT_SPAN} onChange={(span) => set({ span })} choices={Object.entries(SPANS).map(([value, { label }]) => ({ value, label }))} />
       }
     >
       <Figures filter={filter} />
@@ -62,14 +62,14 @@ export function Calls() {
         </>
       ) : (
         <Empty icon={<Activity />} title="No calls">
-          None was made in this time{Object.keys(filter).some((key) => key !== "span") && " that fits the filter"}. Calls appear here as they are made, by clients and from the tools' pages.
+          No call was made in this period{Object.keys(filter).some((key) => key !== "span") && " that matches the filter"}. Calls by clients and from the tools' pages appear here.
         </Empty>
       )}
     </Page>
   );
 }
 
-/** Calls that were heard of since the list was asked for. */
+/** Calls received from the event stream since the list was fetched. */
 function useFresh(filter: Filter): Map<string, Call> {
   const [fresh, setFresh] = useState(new Map<string, Call>());
   useEffect(() => {
@@ -171,7 +171,7 @@ function Filters({ filter, set }: { filter: Filter; set: (change: Partial<Filter
   );
 }
 
-/** A filter that is used when it was typed to its end. */
+/** A filter input that takes effect when the user stops typing. */
 function Typed({ label, value = "", onChange }: { label: string; value?: string | undefined; onChange: (value: string) => void }) {
   const [typed, setTyped] = useState(value);
   useEffect(() => setTyped(value), [value]);
@@ -208,7 +208,7 @@ function Figures({ filter }: { filter: Filter }) {
           <Figure name="95 % took less than">{data.p95_us != null ? micros(data.p95_us) : "–"}</Figure>
         </div>
         <Suspense fallback={<div className="h-30" />}>
-          <Chart label="How long calls took, over time" times={drawn.times} series={drawn.times_taken} format={asMicros} />
+          <Chart label="Call duration over time" times={drawn.times} series={drawn.times_taken} format={asMicros} />
         </Suspense>
       </div>
     </section>

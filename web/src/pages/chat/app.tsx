@@ -1,4 +1,4 @@
-// The App of a tool that the agent called: drawn while the tool runs, and again when the conversation is opened again.
+// The App of a tool that the agent called. Shown while the tool runs, and again when the conversation is reopened.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { createContext, useContext, useMemo } from "react";
 
@@ -16,7 +16,7 @@ import type { ToolUse } from "./said";
 
 type Args = Record<string, unknown>;
 
-/** What the page does with what Apps say, and with decisions about tools; while a turn is under way, `send` is absent. */
+/** The page's handlers for messages from Apps and for approvals of tools. `send` is absent during a turn. */
 export const AppsOf = createContext<{ project: string | undefined; send?: ((text: string) => void) | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void; /** Answers what a server asks in the course of a call. */ onAnswer: (call: string, answers: Args, asked: Record<string, Asked>) => void }>({
   project: undefined,
   onMessage: () => {},
@@ -24,7 +24,7 @@ export const AppsOf = createContext<{ project: string | undefined; send?: ((text
   onAnswer: () => {},
 });
 
-/** The tool that a call was of, with its server. An agent's name for it does not always say which; then it is nobody's. */
+/** Finds the tool of a call, with its server. Returns nothing if the agent's tool name is ambiguous. */
 function useTool(tool: ToolUse) {
   const { project } = useContext(AppsOf);
   const tools = useQuery({
@@ -43,7 +43,7 @@ export function AppOf({ tool }: { tool: ToolUse }) {
   return known ? <Known tool={tool} one={known.one} server={known.owner.id!} /> : null;
 }
 
-/** The change that keeps a tool back which the agent called, to be decided here. */
+/** The changed definition of a tool that the agent called and that is kept back, with buttons to decide. */
 export function ApprovalOf({ tool }: { tool: ToolUse }) {
   const known = useTool(tool);
   const { send } = useContext(AppsOf);
@@ -87,7 +87,7 @@ function Known({ tool, one, server }: { tool: ToolUse; one: Tool; server: string
   const definition = definitions.data?.find((each) => each.name === one.native);
   const uri = appOf(definition);
   const { state, result: text, pictures, bytes, whole } = tool;
-  // The beginning of a result is no result: the rest comes when the turn is over.
+  // A truncated result is not usable. The whole result follows when the turn is over.
   const isCut = bytes !== undefined && new Blob([text ?? ""]).size < bytes;
   const result = useMemo<Result | undefined>(() => {
     if (whole) return whole;

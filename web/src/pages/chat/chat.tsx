@@ -20,7 +20,7 @@ import { RecipeCard } from "./recipe";
 import { answer, asking, heard, over, told, whole, type Part, type Said, type ToolUse } from "./said";
 
 const route = getRouteApi("/chat");
-/** Longest text that is shown of a tool's arguments or result, in characters. */
+/** Maximum length of shown tool arguments and results, in characters. */
 const MAX_SHOWN_CHARS = 20_000;
 
 type Info = Schemas["ConversationInfo"];
@@ -42,10 +42,10 @@ export function Chat() {
   const [isOpen, setIsOpen] = useState(false);
   const [isBusy, setIsBusy] = useState(false);
   const [draft, setDraft] = useState("");
-  /** What Apps want the model to know, by call: it goes with the next message. */
+  /** Context from Apps for the model, by call. It is sent with the next message. */
   const contexts = useRef(new Map<string, string>());
   const turn = useRef<AbortController>(null);
-  /** The conversation whose words are shown; the address may be ahead of it. */
+  /** The conversation that is shown. The URL may already name another one. */
   const shown = useRef<string | undefined>(undefined);
   const known = useQuery({
     queryKey: ["conversations", project ?? ""],
@@ -94,7 +94,7 @@ export function Chat() {
         setSaid((old) => heard(old, event, what));
       }
       if (over_.signal.aborted) note("note", "Stopped.");
-      else if (!isOver) note("wrong", "The connection broke off. What was complete by then is kept: open the conversation again to see it.");
+      else if (!isOver) note("wrong", "The connection was lost. Everything that was complete is kept: open the conversation again to see it.");
     } catch (error) {
       note(over_.signal.aborted ? "note" : "wrong", over_.signal.aborted ? "Stopped." : message(error));
     }
@@ -179,7 +179,7 @@ export function Chat() {
   );
 }
 
-/** A turn that was stopped ends a moment later on the other side: the next one waits for that. */
+/** A stopped turn ends at the gateway a moment later. The next turn waits for that. */
 async function begun(to: string, body: unknown, signal: AbortSignal): Promise<Response> {
   for (let tries = 1; ; tries++) {
     try {
@@ -193,7 +193,7 @@ async function begun(to: string, body: unknown, signal: AbortSignal): Promise<Re
 
 function NoModel() {
   return (
-    <Empty icon={<MessageSquare />} title="There is nobody to chat with yet">
+    <Empty icon={<MessageSquare />} title="No model is configured yet">
       An agent needs a model. Write <code>[agent]</code> and <code>model = "claude-sonnet-4-5"</code> into toolwharf.toml, set <code>ANTHROPIC_API_KEY</code>, and start <code>toolwharf serve</code> again.
     </Empty>
   );
@@ -316,7 +316,7 @@ function PartView({ part }: { part: Part }) {
   }
 }
 
-/** What a call is about, in a few words. */
+/** Summarizes a call's input in a few words. */
 function gist(input: unknown): string {
   if (typeof input !== "object" || input === null) return "";
   const all = input as Record<string, unknown>;
@@ -330,7 +330,7 @@ function asText(value: unknown): string {
     try {
       text = pretty(JSON.parse(value));
     } catch {
-      // It is no JSON, or the beginning of one.
+      // Not JSON, or truncated JSON.
     }
   return text.length > MAX_SHOWN_CHARS ? `${text.slice(0, MAX_SHOWN_CHARS)}\n… (${text.length} characters in all)` : text;
 }

@@ -1,4 +1,4 @@
-// Markdown as models write it. Raw HTML stays text, links are those of the web and of mail, and no picture is loaded from elsewhere.
+// Markdown from models. Raw HTML stays text, only web and mail links are allowed, and no image is loaded from other hosts.
 import { memo, type ReactNode } from "react";
 import Markdown, { type Components } from "react-markdown";
 import gfm from "remark-gfm";

@@ -1,4 +1,4 @@
-// The card that `display_recipe` draws.
+// The card of the tool `display_recipe`.
 import type { ReactNode } from "react";
 
 import { isLink, Outside } from "@/ui/outside";

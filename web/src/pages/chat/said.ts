@@ -1,4 +1,4 @@
-// What was said in a conversation, as it comes and as it is kept: pure, so that a reload draws what the stream drew.
+// The state of a conversation, built from stream events or from the stored messages. Pure functions, so that a reload shows the same as the stream.
 import type { Asked, Result } from "@/pages/tools/run";
 import { isRecipe } from "./recipe";
 
@@ -6,7 +6,7 @@ export type ToolUse = { kind: "tool"; id: string; name: string; server?: string 
 export type Part = { kind: "text" | "thinking"; text: string } | ToolUse | { kind: "recipe"; recipe: Record<string, unknown> } | { kind: "note" | "wrong" | "usage"; text: string };
 export type Said = { whose: "mine"; text: string } | { whose: "theirs"; parts: Part[] };
 
-/** The last answer, changed. */
+/** Changes the last answer, or adds one. */
 export function answer(said: Said[], change: (parts: Part[]) => Part[]): Said[] {
   const last = said.at(-1);
   if (last?.whose !== "theirs") return [...said, { whose: "theirs", parts: change([]) }];
@@ -22,10 +22,10 @@ const add = (part: Part) => (parts: Part[]): Part[] => [...parts, part];
 
 const ended = (id: string, change: Partial<ToolUse>) => (parts: Part[]): Part[] => parts.map((part) => (part.kind === "tool" && part.id === id ? { ...part, ...change } : part));
 
-/** What a server asked was answered, or is to be asked again. */
+/** Sets or clears the open server requests of a call. */
 export const asking = (said: Said[], call: string, asked: Record<string, Asked> | undefined): Said[] => answer(said, ended(call, { asked }));
 
-/** With the whole results of calls, of which the stream has the beginnings. */
+/** Replaces the truncated results from the stream with the whole stored results. */
 export function whole(said: Said[], kept: Said[]): Said[] {
   const results = new Map(kept.flatMap((one) => (one.whose === "theirs" ? one.parts : [])).flatMap((part) => (part.kind === "tool" ? [[part.id, part] as const] : [])));
   const full = (part: Part): Part => {
@@ -37,7 +37,7 @@ export function whole(said: Said[], kept: Said[]): Said[] {
 
 const usage = (text: string) => (parts: Part[]): Part[] => [...parts.filter((part) => part.kind !== "usage"), { kind: "usage", text }];
 
-/** Calls that get no answer any more; the figures go to the end. */
+/** Marks running calls as ended, and moves the usage figures to the end. */
 export const over = (parts: Part[]): Part[] => {
   const all = parts.map((part) => (part.kind === "tool" && part.state === "running" ? { ...part, state: "ended" as const } : part));
   return [...all.filter((part) => part.kind !== "usage"), ...all.filter((part) => part.kind === "usage")];
@@ -51,7 +51,7 @@ export function spent({ input, output, cache_read, cache_write, cost_micros }: R
   return `${number.format(read)} tokens read · ${number.format(output ?? 0)} written${price}`;
 }
 
-/** What an event changes; events that a later version has change nothing. */
+/** Applies an event. Unknown events of later versions change nothing. */
 export function heard(said: Said[], event: string, data: any): Said[] {
   switch (event) {
     case "text_delta":
@@ -71,7 +71,7 @@ export function heard(said: Said[], event: string, data: any): Said[] {
     case "usage":
       return answer(said, usage(spent(data)));
     case "done":
-      return data.stop_reason === "max_tokens" ? answer(said, add({ kind: "note", text: "The answer was cut here: it got too long." })) : said;
+      return data.stop_reason === "max_tokens" ? answer(said, add({ kind: "note", text: "The answer was cut off here because it is too long." })) : said;
     case "error":
       return answer(said, add({ kind: "wrong", text: String(data.message) }));
     default:
@@ -85,13 +85,13 @@ export type Message = { role: string; content: Block[] };
 
 const PICTURE = /^image\/(png|jpeg|gif|webp)$/;
 
-/** What is kept of a conversation. */
+/** Builds the state from a stored conversation. */
 export function told({ messages, results }: { messages: Message[]; results?: Record<string, Result> }): Said[] {
   let said: Said[] = [];
   const names = new Map<string, { name: string; input: unknown }>();
   for (const { role, content } of messages) {
     for (const block of content) {
-      // A system note is the gateway's, for the model: the page said it when it came.
+      // System notes are from the gateway to the model. The page showed their content when it arrived.
       if (role === "user" && block.type === "text" && !block.text!.startsWith("[System note] ")) said = [...said, { whose: "mine", text: block.text! }];
       else if (block.type === "tool_result") {
         const parts = (Array.isArray(block.content) ? block.content : []) as ResultPart[];

@@ -14,15 +14,15 @@ type Key = Schemas["Key"];
 type Role = "read" | "call" | "manage";
 
 const ROLES: Record<Role, string> = {
-  read: "see what is there",
+  read: "see servers and tools",
   call: "call tools, and chat",
   manage: "change servers with a URL, secrets and keys",
 };
 
-/** The page of all keys. */
+/** The page with all keys. */
 export function AllKeys() {
   return (
-    <Page title="Keys" lead="Each client gets a key of its own, so that calls are told apart and one key can be taken back without the others.">
+    <Page title="Keys" lead="Give each client its own key, so that you can tell their calls apart and revoke one key without the others.">
       <Keys />
     </Page>
   );
@@ -80,7 +80,7 @@ export function Keys({ project }: { project?: string }) {
           toast(`${revoking!.name} is revoked.`);
         }}
       >
-        Whoever uses it is turned away at once. It cannot be undone; a new key can be made.
+        Clients that use it are rejected at once. This cannot be undone, but you can create a new key.
       </Confirm>
     </>
   );
@@ -105,7 +105,7 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
     }
   };
   return (
-    <Dialog open onOpenChange={onClose} title={token ? "The key is made" : project ? `New key for ${project}` : "New administrator's key"} description={token ? "Copy it now: it is not shown again." : undefined}>
+    <Dialog open onOpenChange={onClose} title={token ? "Key created" : project ? `New key for ${project}` : "New administrator key"} description={token ? "Copy it now: it is not shown again." : undefined}>
       {token ? (
         <div className="flex flex-col gap-4">
           <Snippet text={token} />
@@ -129,7 +129,7 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
               </Select>
             </Field>
           ) : (
-            <Notice tone="warn">A key without a project is an administrator's: it may do everything. Keys with less are made in a project.</Notice>
+            <Notice tone="warn">A key without a project is an administrator key and may do everything. Create keys with fewer permissions in a project.</Notice>
           )}
           <Field label="Expires">
             <Select value={days} onChange={(event) => setDays(event.target.value)}>

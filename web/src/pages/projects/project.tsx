@@ -142,7 +142,7 @@ function Secrets({ project }: { project: string }) {
                 right: true,
                 show: (one) => (
                   <>
-                    <Button look="quiet" aria-label={`Set ${one.name} anew`} title="Set anew" icon={<RotateCcw />} onClick={() => setSetting({ name: one.name, isNew: false })} />
+                    <Button look="quiet" aria-label={`Set ${one.name} again`} title="Set again" icon={<RotateCcw />} onClick={() => setSetting({ name: one.name, isNew: false })} />
                     <Button look="quiet" aria-label={`Remove ${one.name}`} icon={<Trash2 />} onClick={() => setRemoving(one.name)} />
                   </>
                 ),
@@ -152,7 +152,7 @@ function Secrets({ project }: { project: string }) {
         </Panel>
       ) : (
         <Empty icon={<ShieldEllipsis />} title="No secrets yet" action={add}>
-          Entries of this project's servers use them as <code>{"${NAME}"}</code>. A value is sealed when it is saved, and never shown again.
+          Entries of this project's servers use them as <code>{"${NAME}"}</code>. A value is encrypted when it is saved, and never shown again.
         </Empty>
       )}
       {setting && <SetSecret project={project} name={setting.name} isNew={setting.isNew} onClose={() => setSetting(undefined)} onDone={() => client.invalidateQueries({ queryKey: key })} />}
@@ -166,7 +166,7 @@ function Secrets({ project }: { project: string }) {
           await client.invalidateQueries({ queryKey: key });
         }}
       >
-        Servers that use it are blocked until it is set again. The value cannot be brought back.
+        Servers that use it are blocked until it is set again. The value cannot be recovered.
       </Confirm>
     </>
   );
@@ -188,7 +188,7 @@ function SetSecret({ project, name: named, isNew, onClose, onDone }: { project: 
     }
   };
   return (
-    <Dialog open onOpenChange={onClose} title={isNew ? "New secret" : `Set ${named} anew`} description="Servers that use it are started again with the new value.">
+    <Dialog open onOpenChange={onClose} title={isNew ? "New secret" : `Set ${named} again`} description="Servers that use it are restarted with the new value.">
       <form className="flex flex-col gap-4" onSubmit={(event) => (event.preventDefault(), void save())}>
         <Field label="Name">
           <Input value={name} onChange={(event) => setName(event.target.value)} disabled={!isNew} required autoFocus={isNew} />
@@ -323,7 +323,7 @@ function Products({ project }: { project: string }) {
           await client.invalidateQueries({ queryKey: key });
         }}
       >
-        Its servers end and are removed with it.
+        Its servers are stopped and removed with it.
       </Confirm>
     </>
   );
@@ -392,7 +392,7 @@ function Settings({ project }: { project: Schemas["Project"] }) {
           await navigate({ to: "/projects" });
         }}
       >
-        This cannot be undone. Its servers end, its keys stop working, its secrets are lost. Records of its calls stay.
+        This cannot be undone. Its servers are stopped, its keys stop working, its secrets are lost. Its call records are kept.
       </Confirm>
     </div>
   );

@@ -21,7 +21,7 @@ export function Projects() {
     </Button>
   );
   return (
-    <Page title="Projects" lead="A project has servers, keys and secrets of its own, and an endpoint that shows only what it may see." actions={data?.length ? add : undefined}>
+    <Page title="Projects" lead="A project has its own servers, keys and secrets, and an endpoint that shows only what it may see." actions={data?.length ? add : undefined}>
       {!data ? (
         <Skeleton />
       ) : data.length ? (
@@ -41,7 +41,7 @@ export function Projects() {
         </Panel>
       ) : (
         <Empty icon={<FolderKanban />} title="No projects yet" action={add}>
-          You need none to begin with. With one, a team or a product gets servers, keys and secrets of its own.
+          You can start without one. A project gives a team or a product its own servers, keys and secrets.
         </Empty>
       )}
       <NewProject open={making} onOpenChange={setMaking} />
@@ -73,7 +73,7 @@ function NewProject({ open, onOpenChange }: { open: boolean; onOpenChange: (open
   return (
     <Dialog open={open} onOpenChange={onOpenChange} title="New project">
       <form className="flex flex-col gap-4" onSubmit={(event) => (event.preventDefault(), void make())}>
-        <Field label="Id" help="It is in the address of its endpoint: /mcp/ID. It cannot be changed later.">
+        <Field label="Id" help="It is part of the endpoint's address: /mcp/ID. It cannot be changed later.">
           <Input value={id} onChange={(event) => setId(event.target.value)} required autoFocus pattern="[a-z0-9][a-z0-9_\-]*" />
         </Field>
         <Field label="Name">

@@ -6,7 +6,7 @@ export function Configuration({ server }: { server: Server }) {
   return (
     <div className="grid gap-4 p-4 md:p-6 xl:grid-cols-[3fr_2fr] xl:items-start">
       <EntryOf key={server.id} server={server} />
-      <Panel title="As it is used">
+      <Panel title="Effective configuration">
         <Facts>
           <Fact name="Declared">{server.declared}</Fact>
           <Fact name="Target"><code className="break-all">{server.target}</code>{!!server.arguments && <span className="text-muted"> and {server.arguments} arguments</span>}</Fact>
@@ -17,7 +17,7 @@ export function Configuration({ server }: { server: Server }) {
           <Fact name="Call timeout">{(server.call_timeout_ms ?? 0) / 1000} s</Fact>
           <Fact name="Start timeout">{(server.start_timeout_ms ?? 0) / 1000} s</Fact>
           <Fact name="Connection">{server.sharing}</Fact>
-          <Fact name="Restart">{server.restart_policy ?? "as is usual for its kind"}</Fact>
+          <Fact name="Restart">{server.restart_policy ?? "the default for its kind"}</Fact>
         </Facts>
       </Panel>
     </div>

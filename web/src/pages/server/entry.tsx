@@ -1,4 +1,4 @@
-// A server's entry, wherever it is kept: as a form and as JSON, checked and compared before it is saved.
+// A server's entry, wherever it is stored: as a form and as JSON, validated and compared before it is saved.
 import type { RJSFSchema } from "@rjsf/utils";
 import { queryOptions, useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useState } from "react";
@@ -18,7 +18,7 @@ type Kept = { entry: Schemas["DeclaredEntry"]; tag: string };
 const kept = (id: string) =>
   queryOptions({
     queryKey: ["entry", id],
-    // Whoever edits it is not interrupted; what changed meanwhile is found when it is saved.
+    // Never refetched while the user edits. A concurrent change is detected on save.
     staleTime: Infinity,
     gcTime: 0,
     queryFn: async ({ signal }): Promise<Kept> => {
@@ -27,7 +27,7 @@ const kept = (id: string) =>
     },
   });
 
-/** The parts of the API's description that entries are made of. */
+/** The schemas of entries, from the OpenAPI document. */
 const schemas = queryOptions({
   queryKey: ["openapi"],
   staleTime: Infinity,
@@ -37,25 +37,25 @@ const schemas = queryOptions({
   },
 });
 
-/** One schema with the properties of all that this one consists of. */
+/** Merges the properties of a schema and all its parts. */
 function flat(schema: RJSFSchema, all: Record<string, RJSFSchema>): NonNullable<RJSFSchema["properties"]> {
   const named = schema.$ref ? all[schema.$ref.replace("#/$defs/", "")] : undefined;
   return Object.assign({}, named && flat(named, all), schema.properties, ...(schema.allOf ?? []).map((part) => flat(part as RJSFSchema, all)));
 }
 
-/** The form of an entry: what its kind of server takes, what is set and required first; other spellings only where they are used. */
+/** The form schema of an entry: all properties for its kind of server, set and required ones first. Alternative spellings appear only if they are used. */
 function formOf(entry: Entry, declared: string, all: Record<string, RJSFSchema>): RJSFSchema {
   const isRemote = ["url", "serverUrl", "httpUrl"].some((key) => key in entry);
   const kind = declared === "registered" ? "Registration" : isRemote ? "RemoteServer" : "LaunchedServer";
   const known = flat(all[kind]!, all);
   const others = new Set(["serverUrl", "httpUrl", "transport", "enabled", "excludeTools", "environment", "resource_limits", "ports", "name", "project"]);
   const keys = [...Object.keys(entry), ...Object.keys(known).filter((key) => !(key in entry) && !others.has(key) && !(key === "toolwharf" && declared === "registered"))];
-  // What this page knows no form for stays as it is, and stands in the JSON.
+  // Properties without a form stay unchanged and are shown in the JSON.
   const properties = Object.fromEntries(keys.filter((key) => known[key]).map((key) => [key, simple(known[key] as RJSFSchema, entry[key], all)]));
   return { type: "object", properties, $defs: all };
 }
 
-/** Of several forms that a value can have, the one that it has, or the first. */
+/** Picks the schema variant that matches the value, or the first. */
 function simple(schema: RJSFSchema, value: unknown, all: Record<string, RJSFSchema>): RJSFSchema {
   const { $ref, ...own } = schema;
   const named = $ref ? { ...all[$ref.replace("#/$defs/", "")], ...own } : schema;
@@ -76,7 +76,7 @@ function simple(schema: RJSFSchema, value: unknown, all: Record<string, RJSFSche
 
 export function EntryOf({ server }: { server: Server }) {
   const { data, error, refetch } = useQuery(kept(server.id!));
-  if (error instanceof ApiError && error.status === 403) return <Notice>The entry of this server is an administrator's to see and to change.</Notice>;
+  if (error instanceof ApiError && error.status === 403) return <Notice>Only an administrator can see and change the entry of this server.</Notice>;
   if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
   if (!data) return <Skeleton rows={4} />;
   return <Editor key={data.tag} server={server} kept={data} />;
@@ -94,7 +94,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
   const [change, setChange] = useState<{ entry: Entry; told: Schemas["EntryChange"] }>();
   const isChanged = view === "form" ? pretty(entry) !== pretty(before) : text !== pretty(before);
 
-  /** The entry as it is written; throws where the JSON is none. */
+  /** Returns the current entry. Throws if the JSON is invalid. */
   const written = () => (view === "form" ? entry : (JSON.parse(text) as Entry));
   const show = (next: "form" | "json") => {
     setError(undefined);
@@ -131,7 +131,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
       const { notices } = await put(change!.entry, false);
       setChange(undefined);
       for (const notice of notices) toast(notice, true);
-      toast("Saved. The server is started anew with it.");
+      toast("Saved. The server is restarted with it.");
       await client.invalidateQueries({ queryKey: ["entry", server.id!] });
       await client.invalidateQueries({ queryKey: ["server", server.id!] });
     });
@@ -176,7 +176,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
         {view === "json" ? (
           <Json label="Entry of this server" value={text} onChange={setText} errors={wrong} />
         ) : known.error ? (
-          <Notice tone="warn">The form cannot be made: {message(known.error)}</Notice>
+          <Notice tone="warn">The form cannot be shown: {message(known.error)}</Notice>
         ) : form ? (
           <Suspense fallback={<Skeleton rows={4} />}>
             <SchemaForm id="entry" schema={form} value={entry} onChange={setEntry} onSubmit={() => void check()} errors={wrong} />

@@ -7,7 +7,7 @@ import { Empty, Failure, Skeleton } from "@/ui/parts";
 
 type Detail = Record<string, unknown> & { message?: string; stderr?: string };
 
-/** What an event's message does not say. */
+/** Formats the event details that are not part of its message. */
 function rest({ message: _, stderr: __, name: ___, ...more }: Detail): string {
   return Object.entries(more)
     .filter(([, value]) => value !== null && value !== "" && value !== false && typeof value !== "object")
@@ -21,7 +21,7 @@ export function ServerEvents({ id }: { id: string }) {
   const { data, error, refetch } = useQuery(serverEvents(id));
   if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
   if (!data) return <Skeleton />;
-  if (!data.length) return <Empty icon={<History />} title="Nothing has happened yet">Starts, ends, changes and approvals are written down here.</Empty>;
+  if (!data.length) return <Empty icon={<History />} title="Nothing has happened yet">Starts, exits, changes and approvals are recorded here.</Empty>;
   return (
     <ol aria-label="Events" className="px-5 py-4 md:px-7">
       {data.map((one) => {

@@ -8,11 +8,11 @@ import { Badge, Empty, Fact, Facts, Panel } from "@/ui/parts";
 export function Isolation({ server }: { server: Server }) {
   if (!server.sandbox)
     return server.transport === "stdio" ? (
-      <Empty icon={<ShieldOff />} title="Nothing confines this server">
-        It runs as a program of your user, and can read your files and reach your network. Put <code>"sandbox": true</code> into its configuration to confine it.
+      <Empty icon={<ShieldOff />} title="This server has no sandbox">
+        It runs as your user, and can read your files and use your network. Add <code>"sandbox": true</code> to its configuration to run it in a sandbox.
       </Empty>
     ) : (
-      <Empty icon={<ShieldOff />} title="Somebody else runs this server">Toolwharf connects to it at {server.target} and cannot confine it.</Empty>
+      <Empty icon={<ShieldOff />} title="This server runs elsewhere">Toolwharf connects to it at {server.target} and cannot put it in a sandbox.</Empty>
     );
   const enforced = server.enforced ?? [];
   return (
@@ -22,7 +22,7 @@ export function Isolation({ server }: { server: Server }) {
           <ul className="divide-y divide-line">
             {enforced.map((one) => (
               <li key={one.what} className="flex gap-3 px-3.5 py-2">
-                {one.holds ? <Check aria-label="holds" className="mt-0.5 size-4 shrink-0 text-ok" /> : <X aria-label="does not hold" className="mt-0.5 size-4 shrink-0 text-warn" />}
+                {one.holds ? <Check aria-label="enforced" className="mt-0.5 size-4 shrink-0 text-ok" /> : <X aria-label="not enforced" className="mt-0.5 size-4 shrink-0 text-warn" />}
                 <div className="min-w-0 text-sm">
                   <span className="font-medium">{one.what}</span>
                   <p className="text-xs break-words text-muted">{one.how}</p>
@@ -31,13 +31,13 @@ export function Isolation({ server }: { server: Server }) {
             ))}
           </ul>
         ) : (
-          <p className="px-3.5 py-3 text-sm text-muted">This is read back from the kernel when the server runs.</p>
+          <p className="px-3.5 py-3 text-sm text-muted">This is read back from the kernel while the server runs.</p>
         )}
       </Panel>
       <Panel title="Files it can read and write" className="xl:order-last xl:col-span-2">
         <Files server={server} />
       </Panel>
-      <Panel title="What it gets" actions={<ShieldCheck aria-hidden className="size-4 text-accent" />}>
+      <Panel title="Access and limits" actions={<ShieldCheck aria-hidden className="size-4 text-accent" />}>
         <Facts>
           <Fact name="Provider">{server.provider ?? server.sandbox}{server.provider_reason && <span className="text-muted"> ({server.provider_reason})</span>}</Fact>
           <Fact name="Network">{server.network ? (typeof server.network === "string" ? server.network : JSON.stringify(server.network)) : "none"}</Fact>
@@ -57,7 +57,7 @@ export function Isolation({ server }: { server: Server }) {
 }
 
 function Files({ server }: { server: Server }) {
-  // Lists and events leave it out. A new instance may see other files.
+  // Not included in lists and events. A new instance may see other files.
   const { data } = useQuery({ queryKey: ["server files", server.id, server.starts], queryFn: ({ signal }) => get<Server>(`/api/v1/mcp/servers/${server.id}`, signal) });
   const files = data?.files ?? [];
   if (!files.length) return <p className="px-3.5 py-3 text-sm text-muted">Listed when the server runs under bubblewrap. A container sees its image, its volumes and its mounts.</p>;
@@ -66,7 +66,7 @@ function Files({ server }: { server: Server }) {
     <>
       {!!server.files_missing?.length && (
         <p className="border-b px-3.5 py-2 text-sm text-warn">
-          Its entry names files that it does not see: {server.files_missing.join(", ")}. Add them to <code>"sandbox": {'{"show": […]}'}</code> if it needs them.
+          Its entry refers to files outside its sandbox: {server.files_missing.join(", ")}. Add them to <code>"sandbox": {'{"show": […]}'}</code> if it needs them.
         </p>
       )}
       <ul className="max-h-96 divide-y divide-line overflow-y-auto">
@@ -84,7 +84,7 @@ function Files({ server }: { server: Server }) {
   );
 }
 
-/** Whether every sandbox has it. */
+/** Returns whether every sandbox has this file or directory. */
 function isOwn(one: NonNullable<Server["files"]>[number]) {
   return !one.host || /^\/(usr|bin|sbin|lib\w*|etc|nix)(\/|$)/.test(one.host);
 }

@@ -1,4 +1,4 @@
-// What a server writes to its standard error, as it writes it. At most MAX_LINES are kept; they are drawn once a frame.
+// A server's stderr, live. At most MAX_LINES lines are kept, and rendered once per frame.
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown, Pause, Play, ScrollText, Trash2 } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
@@ -10,8 +10,8 @@ import { Button } from "@/ui/button";
 import { Empty, message, Notice, SearchBox } from "@/ui/parts";
 
 const MAX_LINES = 100_000;
-const TAIL = 2_000;
-/** A longer line is cut where it is drawn, not where it is searched. */
+const TAIL_LINES = 2_000;
+/** Longer lines are truncated for display, but searched in full. */
 const MAX_SHOWN_CHARS = 4_000;
 
 type Line = { text: string; notice: boolean; number: number };
@@ -39,7 +39,7 @@ export function Logs({ id }: { id: string }) {
       setLines((old) => (old.length + fresh.length > MAX_LINES ? [...old, ...fresh].slice(-MAX_LINES * 0.9) : [...old, ...fresh]));
     };
     const read = async () => {
-      const path = `/api/v1/mcp/servers/${encodeURIComponent(id)}/logs?follow=true&tail=${TAIL}`;
+      const path = `/api/v1/mcp/servers/${encodeURIComponent(id)}/logs?follow=true&tail=${TAIL_LINES}`;
       const response = await request(path, { signal: over.signal });
       for await (const { event, data } of events(response)) {
         arrived.current.push({ text: data, notice: event === "notice", number: number.current++ });
@@ -79,7 +79,7 @@ export function Logs({ id }: { id: string }) {
           {words ? `${count(shown.length)} of ${count(lines.length)} lines` : `${count(lines.length)} lines`}
         </span>
         <Button look="quiet" icon={paused ? <Play /> : <Pause />} onClick={() => (paused ? resume() : setPaused(true))}>
-          {paused ? "Go on" : "Pause"}
+          {paused ? "Resume" : "Pause"}
         </Button>
         <Button look="quiet" icon={<Trash2 />} onClick={() => setLines([])}>
           Clear
@@ -90,7 +90,7 @@ export function Logs({ id }: { id: string }) {
           <Notice tone="bad">{error}</Notice>
         </div>
       )}
-      {!lines.length && !error && <Empty icon={<ScrollText />} title="Nothing written yet">What the server writes to its standard error appears here as it comes.</Empty>}
+      {!lines.length && !error && <Empty icon={<ScrollText />} title="Nothing written yet">Output of the server on stderr appears here.</Empty>}
       <div className="relative min-h-0 flex-1">
         <div
           ref={area}

@@ -128,13 +128,13 @@ function Head({ server }: { server: Server }) {
           await navigate({ to: "/servers" });
         }}
       >
-        It ends, and its entry is taken out of {server.declared === "file" ? "the configuration file" : "the database"}. Records of its calls stay.
+        It is stopped, and its entry is removed from {server.declared === "file" ? "the configuration file" : "the database"}. Its call records are kept.
       </Confirm>
     </header>
   );
 }
 
-/** Why it is not as it should be, and what its process last said. */
+/** Shows the reason for a problem, and the last output of the process. */
 function Trouble({ server }: { server: Server }) {
   const seconds = wait(server, useNow());
   const hue = tone(server.status);

@@ -8,11 +8,11 @@ import { Button } from "@/ui/button";
 import { attempt } from "@/ui/overlay";
 import { Badge, Empty, Fact, Facts, Failure, Notice, Panel, Skeleton } from "@/ui/parts";
 
-/** Who is signed in to a server, and until when. */
+/** Shows the signed-in user of a server, and the expiry. */
 export function SignIn({ server }: { server: Server }) {
   const client = useQueryClient();
   const { data, error, refetch } = useQuery(login(server));
-  // Nobody signs in to most servers, which the gateway says with its reason.
+  // Most servers need no sign-in; the gateway returns the reason.
   if (error instanceof ApiError && [404, 409].includes(error.status)) return <Empty icon={<LogIn />} title="No sign-in">{error.message}</Empty>;
   if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
   if (!data) return <Skeleton rows={3} />;
@@ -44,12 +44,12 @@ export function SignIn({ server }: { server: Server }) {
       >
         <Facts>
           <Fact name="State"><Badge tone={tone}>{word}</Badge></Fact>
-          <Fact name="Whose">{data.mode === "user" ? "Yours: each caller signs in for themselves" : "Everybody's: one sign-in for all callers"}</Fact>
+          <Fact name="Whose">{data.mode === "user" ? "Yours: each caller signs in separately" : "Shared: one sign-in for all callers"}</Fact>
           {data.project && <Fact name="Project">{data.project}</Fact>}
           {data.issuer && <Fact name="Issuer"><span className="break-all">{data.issuer}</span></Fact>}
           {!!data.scopes?.length && <Fact name="Scopes"><code className="break-words">{data.scopes.join(" ")}</code></Fact>}
           {data.updated_at && <Fact name="Signed in or renewed">{moment(data.updated_at)}</Fact>}
-          {data.expires_at && <Fact name="Token ends">{moment(data.expires_at)}; it is renewed before</Fact>}
+          {data.expires_at && <Fact name="Token expires">{moment(data.expires_at)}; it is renewed before that</Fact>}
         </Facts>
       </Panel>
     </div>

@@ -19,7 +19,7 @@ export function ServerTools({ server }: { server: Server }) {
   if (!data.length)
     return (
       <Empty icon={<Wrench />} title="No tools">
-        {server.status === "running" ? "This server offers none." : "They are listed when the server has run once. Start it to see them."}
+        {server.status === "running" ? "This server offers none." : "Tools are listed once the server has run. Start it to see them."}
       </Empty>
     );
   const rows = data.filter((tool) => `${tool.native} ${tool.name ?? ""} ${tool.description}`.toLowerCase().includes(words));

@@ -8,7 +8,7 @@ import { Badge, Panel } from "@/ui/parts";
 
 const CAUSES: Record<string, string> = { approved: "approved", configuration: "the server's entry was changed" };
 
-/** Definitions that took the place of others: of one tool, or of all of a server's; nothing where there are none. */
+/** The history of replaced definitions, of one tool or of all tools of a server. Shows nothing if it is empty. */
 export function Changes({ server, tool }: { server: Server; tool?: string }) {
   const { data, hasNextPage, fetchNextPage } = useInfiniteQuery({
     queryKey: ["tools", "changes", server.id],
@@ -42,7 +42,7 @@ export function Changes({ server, tool }: { server: Server; tool?: string }) {
       {hasNextPage && (
         <div className="p-2">
           <Button look="quiet" onClick={() => void fetchNextPage()}>
-            Earlier ones
+            Earlier changes
           </Button>
         </div>
       )}

@@ -1,4 +1,4 @@
-// One tool: what it takes, what it does, and running it.
+// One tool: its parameters, its description, and a form to run it.
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Bookmark, ChevronDown, Play, Square, Terminal, Trash2 } from "lucide-react";
@@ -24,7 +24,7 @@ const SchemaForm = lazy(loadForm);
 
 type Args = Record<string, unknown>;
 
-/** Where a run is. `asked` holds what the server wants to know before it goes on. */
+/** The state of a run. `asked` holds the server's requests that must be answered first. */
 type Stage =
   | { at: "rest" }
   | { at: "running"; since: number }
@@ -92,7 +92,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
       return view;
     });
   };
-  /** The arguments as they are now; undefined where the JSON is none. */
+  /** Returns the current arguments, or undefined if the JSON is invalid. */
   const now = (): Args | undefined => {
     if (view !== "json") return args;
     try {
@@ -134,7 +134,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
   };
   const stop = () => {
     going.current?.abort();
-    setStage({ at: "failed", problem: { detail: "You stopped this call. The server was told." }, us: 0 });
+    setStage({ at: "failed", problem: { detail: "You stopped this call. The server was notified." }, us: 0 });
   };
   const put = (given: Args) => {
     setArgs(given);
@@ -146,13 +146,13 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
     const one: Saved = { id: crypto.randomUUID(), label: JSON.stringify(given).slice(0, 80), server: server.id!, tool: tool.native, arguments: given };
     keep([one, ...saved()]);
     setMine((old) => [one, ...old]);
-    toast("The call is kept in this browser.");
+    toast("The call is saved in this browser.");
   };
   const forget = (id: string) => {
     keep(saved().filter((one) => one.id !== id));
     setMine((old) => old.filter((one) => one.id !== id));
   };
-  const copied = (what: string) => void copy(what).then((done) => (done ? toast("Copied.") : toast("The browser does not let this page copy.", true)));
+  const copied = (what: string) => void copy(what).then((done) => (done ? toast("Copied.") : toast("The browser does not allow this page to copy.", true)));
   const app = appOf(definition);
   const isRunning = stage.at === "running";
   const form = useMemo(() => `try-${tool.native.replace(/\W/g, "-")}`, [tool.native]);
@@ -174,7 +174,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
         }
         actions={
           <div className="flex items-center gap-1">
-            <Button look="quiet" aria-label="Keep this call" title="Keep this call" icon={<Bookmark />} onClick={save} />
+            <Button look="quiet" aria-label="Save this call" title="Save this call" icon={<Bookmark />} onClick={save} />
             <Menu
               trigger={<Button look="quiet" aria-label="Copy this call" icon={<Terminal />}><ChevronDown /></Button>}
               items={[
@@ -224,14 +224,14 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
           )}
         </div>
         {!!mine.length && (
-          <ul aria-label="Kept calls" className="border-t">
+          <ul aria-label="Saved calls" className="border-t">
             {mine.map((one) => (
               <li key={one.id} className="flex items-center gap-1 border-b px-2 last:border-0">
                 <button type="button" className="min-w-0 flex-1 truncate py-2 pl-1.5 text-left font-mono text-xs text-muted hover:text-text" onClick={() => put(one.arguments)}>
                   {one.label}
                 </button>
                 <Button look="quiet" aria-label="Run it again" icon={<Play />} onClick={() => (put(one.arguments), start(one.arguments))} />
-                <Button look="quiet" aria-label="Forget it" icon={<Trash2 />} onClick={() => forget(one.id)} />
+                <Button look="quiet" aria-label="Delete it" icon={<Trash2 />} onClick={() => forget(one.id)} />
               </li>
             ))}
           </ul>

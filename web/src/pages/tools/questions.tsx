@@ -1,4 +1,4 @@
-// What a server asks in the middle of a call: a form, a link to open, or an answer as a model would give it.
+// Requests from a server during a call: a form, a link to open, or a response in place of a model.
 import { ExternalLink } from "lucide-react";
 import { lazy, Suspense, useState } from "react";
 
@@ -22,10 +22,10 @@ export function Questions({ result, onAnswer }: { result: Result; onAnswer: (ans
   };
   if (!asked.length)
     return (
-      <Panel title="The server is not done yet">
+      <Panel title="The server needs more input">
         <div className="p-3.5">
           <Button look="solid" onClick={() => onAnswer({})}>
-            Go on
+            Continue
           </Button>
         </div>
       </Panel>
@@ -98,7 +98,7 @@ function Sampling({ params, onAnswer }: { params: Record<string, unknown>; onAns
   const [model, setModel] = useState("a person");
   const messages = Array.isArray(params["messages"]) ? (params["messages"] as Message[]) : [];
   return (
-    <Panel title="The server wants a model's answer; give one">
+    <Panel title="The server requests an answer from a model; enter one">
       <form
         className="flex flex-col gap-3 p-3.5"
         onSubmit={(event) => {

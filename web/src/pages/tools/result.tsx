@@ -1,4 +1,4 @@
-// What a tool answered. All of it comes from a server: text stays text, images are only those that came along, links are shown whole.
+// The result of a tool. All of it is untrusted: text stays text, only embedded images are shown, links are shown in full.
 import { Download, ExternalLink, FileText } from "lucide-react";
 import { useState } from "react";
 
@@ -8,7 +8,7 @@ import { isLink, Outside } from "@/ui/outside";
 import { Badge, Chips, Notice } from "@/ui/parts";
 import type { Content, Result } from "./run";
 
-/** A longer text is cut where it is drawn; the copy has all of it. */
+/** Longer texts are truncated for display. Copying copies everything. */
 const MAX_SHOWN_CHARS = 200_000;
 const IMAGES = /^image\/(png|jpeg|gif|webp|avif|bmp)$/;
 
@@ -106,7 +106,7 @@ function Link({ uri, name, description, mimeType }: { uri: string; name?: string
   );
 }
 
-/** A file to keep. It is never opened in the page, whatever kind it says it is. */
+/** A download link. The file is never opened in the page, whatever its media type. */
 function Save({ data, mimeType }: { data: string; mimeType?: string | undefined }) {
   return (
     <a download="result" href={`data:application/octet-stream;base64,${data}`} className="inline-flex items-center gap-2 self-start rounded-md border bg-panel px-3 py-2 text-sm hover:bg-hover">

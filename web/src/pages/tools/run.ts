@@ -1,4 +1,4 @@
-// One run of a tool: what is sent, what comes meanwhile, what it asks, what it answers.
+// One run of a tool: the request, notifications, server requests, and the result.
 import { request, type Schemas } from "@/api/client";
 import { events } from "@/api/sse";
 
@@ -11,7 +11,7 @@ export type Content = { type: string; text?: string; data?: string; mimeType?: s
 export type Params = Record<string, unknown>;
 export type Ended = { result: Result } | { problem: Schemas["Problem"] };
 
-/** What this page can be asked while a tool runs. */
+/** The client capabilities of this page while a tool runs. */
 const CAPABILITIES = { elicitation: { form: {}, url: {} }, sampling: {} };
 
 export async function run(
@@ -20,7 +20,7 @@ export async function run(
   params: Params,
   signal: AbortSignal,
   heard: { progress: (progress: Progress) => void; log: (line: LogLine) => void },
-  /** The recorded call that is made again. */
+  /** The recorded call that is repeated. */
   replay_of?: string,
 ): Promise<Ended> {
   const response = await request(`/api/v1/mcp/servers/${encodeURIComponent(server)}/call`, {

@@ -44,7 +44,7 @@ export function Tools() {
         <div className="min-w-0 flex-1">
           <div className="sticky top-0">
             <div className="h-[100dvh] overflow-y-auto">
-              {chosen && tool ? <OneTool key={`${chosen.id} ${tool.native}`} server={chosen} tool={tool} /> : toolName ? <Gone name={toolName} /> : <Empty icon={<Wrench />} title="Choose a tool">Its arguments become a form here, and running it shows what it answers.</Empty>}
+              {chosen && tool ? <OneTool key={`${chosen.id} ${tool.native}`} server={chosen} tool={tool} /> : toolName ? <Gone name={toolName} /> : <Empty icon={<Wrench />} title="Choose a tool">Its arguments are shown here as a form. Run it to see its result.</Empty>}
             </div>
           </div>
         </div>
@@ -53,7 +53,7 @@ export function Tools() {
   );
 }
 
-const Gone = ({ name }: { name: string }) => <Empty icon={<Wrench />} title="This tool is not there">No server that you see offers <code>{name}</code> now.</Empty>;
+const Gone = ({ name }: { name: string }) => <Empty icon={<Wrench />} title="Tool not found">No server that you see offers <code>{name}</code> now.</Empty>;
 
 function List({ tools, servers, of, chosen }: { tools: Tool[]; servers: Server[]; of: (tool: Tool) => Server | undefined; chosen: string }) {
   const search = route.useSearch();
@@ -115,8 +115,8 @@ function List({ tools, servers, of, chosen }: { tools: Tool[]; servers: Server[]
           }}
         />
       ) : (
-        <Empty icon={<Wrench />} title={tools.length ? "No tool is like that" : "No tools yet"}>
-          {tools.length ? "Change the search or the filter." : "They appear when a server runs that offers some."}
+        <Empty icon={<Wrench />} title={tools.length ? "No matching tool" : "No tools yet"}>
+          {tools.length ? "Change the search or the filter." : "Tools appear here when a server that has some is running."}
         </Empty>
       )}
     </>

@@ -1,4 +1,4 @@
-//! Whatever comes.
+//! Property tests with arbitrary events.
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -6,7 +6,7 @@ use proptest::test_runner::Config;
 use super::model::Body;
 use super::*;
 
-/// Any event at all, also those that cannot be; how they relate to what there is is not looked at.
+/// Any event, including impossible ones, regardless of the current state.
 fn any_event() -> impl Strategy<Value = Event> {
     let events: Vec<_> = table::events()
         .into_iter()
@@ -15,7 +15,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop::sample::select(events)
 }
 
-/// Whether an honest runner could say this.
+/// Returns whether an honest runner could send this event now.
 fn honest(event: &Event, body: Body, lost: bool) -> bool {
     match event {
         Event::Ready => body == Body::Launching && !lost,
@@ -31,7 +31,7 @@ fn honest(event: &Event, body: Body, lost: bool) -> bool {
 proptest! {
     #![proptest_config(Config { cases: 4_000, failure_persistence: None, ..Config::default() })]
 
-    /// An honest runner and a dishonest world: whatever is asked for, and in whichever order ends come.
+    /// An honest runner with arbitrary requests, and ends in any order.
     #[test]
     fn never_two_at_once_and_never_stuck(
         rules in prop::sample::select(kinds().map(|(_, rules)| rules).to_vec()),
@@ -42,7 +42,7 @@ proptest! {
         let mut rung = 0;
         for (gap, event, dies) in events {
             story.now += secs(gap);
-            // Unseen: it goes while nobody answers for it.
+            // The instance may go unnoticed while the runtime does not respond.
             if lost && dies && matches!(story.state.phase(), Phase::Unknown { .. }) {
                 body = Body::None;
             }
@@ -92,7 +92,7 @@ proptest! {
             prop_assert_eq!(saved, state.saved);
             prop_assert_eq!(over, state.phase() == Phase::Over);
             prop_assert!(state.ladder.ends() <= rules.free.most);
-            // In each state there is what the state says, or a timer, or somebody's wish that it be so.
+            // Each state matches reality, or has a timer, or is explained by a request.
             match state.phase() {
                 Phase::Idle | Phase::Stopped | Phase::Failed | Phase::Over => {
                     prop_assert_eq!((body, timer), (Body::None, None));
@@ -104,7 +104,7 @@ proptest! {
                 Phase::Starting { .. } if !lost => prop_assert_eq!((body, timer), (Body::Launching, None)),
                 Phase::Running { .. } | Phase::Unresponsive => prop_assert_eq!(body, Body::Up),
                 Phase::Restarting | Phase::Stopping | Phase::Parting => prop_assert_eq!(body, Body::Dying),
-                // Launched while nobody answers; it will fail, or be lost as well.
+                // Launched while the runtime does not respond. The launch will fail or be lost as well.
                 Phase::Starting { .. } | Phase::Unknown { .. } | Phase::Ending => prop_assert_eq!(timer, None),
             }
         }

@@ -1,4 +1,4 @@
-//! The table of all states and events, the rules one by one, and both against models of their own.
+//! Tests of the table of all states and events, of the individual rules, and against models.
 
 mod any;
 mod model;
@@ -57,7 +57,7 @@ fn start_failed() -> Event {
     }
 }
 
-/// An end of one that had answered nothing since it was launched.
+/// The end of an instance that had not responded since its launch.
 fn mute() -> Event {
     match CRASH {
         Event::Ended { cause, .. } => Event::Ended {
@@ -75,7 +75,7 @@ fn refused(again: Option<u64>) -> Event {
     }
 }
 
-/// What differs between servers, by what the table calls them.
+/// The kinds of servers, by their names in the table.
 fn kinds() -> [(&'static str, Rules); 8] {
     let owned = Rules {
         breaker: Some(::model::Breaker::default()),
@@ -86,7 +86,7 @@ fn kinds() -> [(&'static str, Rules); 8] {
         lazy: true,
         ..Rules::PROCESS
     };
-    // Without the chance in it: the table is to be the same each time.
+    // Without jitter, so that the table is the same each time.
     let fixed = |rules| Rules {
         jitter: false,
         ..rules
@@ -108,7 +108,7 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// A state and a clock, for tests that tell a story.
+/// A state and a clock, for tests with several events.
 struct Story {
     state: State,
     now: Instant,
@@ -162,7 +162,7 @@ fn launches(actions: &[Action]) -> usize {
     actions.iter().filter(launch).count()
 }
 
-/// Without what is saved.
+/// The actions without the saved words.
 fn deeds(mut actions: Vec<Action>) -> Vec<Action> {
     actions.retain(|action| !matches!(action, Action::Save(_)));
     actions

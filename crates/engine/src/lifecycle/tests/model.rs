@@ -1,4 +1,4 @@
-//! Backoff against a model, on a paused clock.
+//! Compares the backoff with a model, on a paused clock.
 
 use std::cell::Cell;
 
@@ -26,7 +26,7 @@ enum End {
     StartFailed,
 }
 
-/// An operation after so many milliseconds.
+/// Operations, each after a delay in milliseconds.
 type Trace = Vec<(u64, Op)>;
 
 fn traces() -> impl Strategy<Value = (RestartPolicy, Trace)> {
@@ -61,7 +61,7 @@ fn traces() -> impl Strategy<Value = (RestartPolicy, Trace)> {
     (policy, prop::collection::vec((gap, op), 1..40))
 }
 
-/// What there is of the server.
+/// The state of the server's instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Body {
     None,
@@ -70,22 +70,22 @@ pub(super) enum Body {
     Dying,
 }
 
-/// The rules once more, as somebody would do it with a list of all that happened. Milliseconds.
+/// A second implementation of the rules, based on a list of all ends. Times in milliseconds.
 struct Model {
     policy: RestartPolicy,
-    /// All ends since the last pardon.
+    /// All ends since the last reset.
     ends: Vec<u64>,
-    /// Since when it runs and answers.
+    /// Since when it has been running and responding.
     steady: Option<u64>,
     missed: u32,
-    /// When it is to be launched.
+    /// When it is due to be launched.
     due: Option<u64>,
-    /// Whether it is launched when what is dying is gone.
+    /// True if it is launched once the current instance is gone.
     again: bool,
 }
 
 impl Model {
-    /// How long to wait after the last of these ends.
+    /// The wait after the last of these ends.
     fn wait(ends: &[u64]) -> u64 {
         let loops = |last: &usize| *last >= 3 && ends[*last] - ends[*last - 3] <= 60_000;
         match (0..ends.len()).find(loops) {
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// Stops being steady; long enough was enough.
+    /// Ends the steady time. If that lasted long enough, the ends are forgotten.
     fn unsteady(&mut self, now: u64) {
         if self
             .steady
@@ -163,7 +163,7 @@ struct Seen {
     launches: Cell<u32>,
 }
 
-/// Runs the code on tokio's clock and its timers, beside the model.
+/// Runs the code on tokio's clock and timers, in parallel with the model.
 struct World<'a> {
     state: State,
     body: Body,
@@ -196,7 +196,7 @@ impl World<'_> {
                 Action::SetTimer { at } => self.timer = Some(at),
                 Action::CancelTimer => self.timer = None,
                 Action::Record(Note::Backoff { rung, wait, .. }) => {
-                    assert_eq!(wait, Rules::LADDER[rung - 1]);
+                    assert_eq!(wait, Rules::REGISTERED_WAITS[rung - 1]);
                     self.seen.waits[rung - 1].update(|count| count + 1);
                 }
                 Action::Record(Note::Recovered { .. }) => {
@@ -232,7 +232,7 @@ impl World<'_> {
             (Op::Answer, Body::Up) => self.tell(Event::HeartbeatAnswered),
             _ => {}
         }
-        // A start that is due now was launched; the timer is set for one that is due later.
+        // A start that is due now has been launched. A timer is set for a later one.
         assert!(self.model.due.is_none_or(|due| due > now), "not launched");
         let next = self.state.next_attempt().map(|at| at - self.zero);
         assert_eq!(
@@ -289,7 +289,7 @@ fn h10_backoff_is_the_models_on_paused_time() {
                 world.wait(gap).await;
                 world.op(op);
             }
-            // The event that it waits for comes on time.
+            // The pending event arrives on time.
             if world.state.next_attempt().is_some() {
                 world.wait(300_000).await;
                 assert_eq!(world.body, Body::Launching);
@@ -298,7 +298,7 @@ fn h10_backoff_is_the_models_on_paused_time() {
         Ok(())
     });
     result.unwrap();
-    for (wait, count) in Rules::LADDER.iter().zip(&seen.waits) {
+    for (wait, count) in Rules::REGISTERED_WAITS.iter().zip(&seen.waits) {
         assert!(count.get() > 100, "{wait:?} was seen {} times", count.get());
     }
     assert!(seen.recovered.get() > 100, "{}", seen.recovered.get());

@@ -1,8 +1,8 @@
-//! The rules of servers that were not registered, one by one.
+//! The rules of servers that are not registered.
 
 use super::*;
 
-/// Ends of a server that had answered are followed by a start at once, ten a minute.
+/// A server that had responded is restarted immediately, ten times a minute.
 #[test]
 fn u02_a_healthy_process_is_started_at_once() {
     let mut story = Story::of(Rules::PROCESS);
@@ -20,7 +20,7 @@ fn u02_a_healthy_process_is_started_at_once() {
     assert_eq!(story.word(), "backoff");
 }
 
-/// Who ran longer than it had waited, and answered, waits no more: one misfortune is not remembered for ever.
+/// A server that ran longer than its last wait, and responded, no longer waits.
 #[test]
 fn a_wait_is_forgiven() {
     let mut story = Story::of(Rules::PROCESS);
@@ -31,7 +31,7 @@ fn a_wait_is_forgiven() {
         assert!(next > story.now);
         story.now = next;
         assert_eq!(launches(&story.tell(Event::TimerFired)), 1);
-        // Callers have the reason meanwhile.
+        // Until then, callers get the reason.
         assert_eq!(story.state.phase(), Phase::Starting { patient: false });
     }
     story.tell(Event::Ready);
@@ -39,7 +39,7 @@ fn a_wait_is_forgiven() {
     assert!(!story.state.ladder.is_rung());
 }
 
-/// One that ends as soon as it has answered is not started without an end.
+/// A server that exits right after its first response is not restarted endlessly.
 #[test]
 fn a_process_that_keeps_ending_waits_longer_and_longer() {
     let mut story = Story::of(Rules::PROCESS);
@@ -58,7 +58,7 @@ fn a_process_that_keeps_ending_waits_longer_and_longer() {
     assert!(starts < 100, "{starts}");
 }
 
-/// Half of each wait is fixed, half is chance, and the chance is the state's own.
+/// Half of each wait is fixed, half is random. The random numbers come from the state.
 #[test]
 fn p07_waits_double_up_to_a_minute() {
     let waits = |seed| {
@@ -91,7 +91,7 @@ fn p07_a_connection_that_held_is_made_again_at_once() {
     story.tell(Event::Wanted);
     story.tell(Event::Ready);
     assert_eq!(launches(&story.after(secs(2), closed())), 1);
-    // Nobody waits for that.
+    // Callers do not wait for that.
     assert_eq!(story.state.phase(), Phase::Starting { patient: false });
     story.tell(Event::Ready);
     assert_eq!(launches(&story.after(secs(2), closed())), 0);
@@ -116,7 +116,7 @@ fn p12_three_starts_that_came_to_nothing() {
     assert_eq!(story.after(secs(59), Event::Wanted), []);
     assert_eq!(story.after(secs(1), Event::TimerFired), []);
     assert_eq!(story.word(), "idle");
-    // Who comes next finds out; one more failure is enough.
+    // The next caller triggers an attempt. One more failure is enough.
     assert_eq!(launches(&story.tell(Event::Wanted)), 1);
     assert_eq!(
         notes(&story.tell(start_failed())),
@@ -128,7 +128,7 @@ fn p12_three_starts_that_came_to_nothing() {
     assert_eq!(story.state.failures(), 0);
 }
 
-/// What waiting does not put right is told once, and is no crash.
+/// An obstacle that waiting cannot remove is reported once and is not a crash.
 #[test]
 fn u04_what_cannot_be_started_is_blocked() {
     for (_, rules) in kinds() {
@@ -142,10 +142,10 @@ fn u04_what_cannot_be_started_is_blocked() {
         }
         assert_eq!((story.word(), story.state.failures()), ("blocked", 0));
         assert_eq!(story.state.restarts(), 0);
-        // It starts by itself when that is mended.
+        // It starts by itself once the obstacle is gone.
         story.after(secs(60), Event::TimerFired);
         assert_eq!(notes(&story.tell(Event::Ready)), ["ready"]);
-        // It is news again when it comes again.
+        // If it returns, it is reported again.
         story.tell(Event::RestartRequested);
         story.tell(Event::Stopped);
         assert_eq!(notes(&story.tell(refused(None))), ["blocked"]);

@@ -1,4 +1,4 @@
-//! The rules of registered servers, one by one.
+//! The rules of registered servers.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn h08_what_boots() {
 
 #[test]
 fn h09_the_policies_are_dockers() {
-    // Whether it is started again after: code 0, another code, a signal, a start that failed.
+    // Whether it is restarted after code 0, another code, a signal, and a failed start.
     for (policy, expect) in [
         (RestartPolicy::Always, [true, true, true, true]),
         (RestartPolicy::UnlessStopped, [true, true, true, true]),
@@ -82,7 +82,7 @@ fn h10_more_than_three_crashes_in_a_minute() {
         assert!(!story.state.ladder.is_rung());
         story.tell(Event::Ready);
     }
-    // The fourth is 60 s after the first.
+    // The fourth end is 60 s after the first.
     for (index, wait) in [5, 15, 45, 120, 300, 300, 300].into_iter().enumerate() {
         let actions = story.after(secs(if index == 0 { 20 } else { 599 }), CRASH);
         assert_eq!(notes(&actions), ["crashed", "backoff"], "rung {index}");
@@ -94,7 +94,7 @@ fn h10_more_than_three_crashes_in_a_minute() {
         assert_eq!(deeds(actions), [Action::Launch]);
         story.tell(Event::Ready);
     }
-    // A stable time forgives, and says so.
+    // A stable time resets the waits, and is recorded.
     let actions = story.after(Rules::REGISTERED.stable, Event::TimerFired);
     assert_eq!(notes(&actions), ["recovered"]);
     assert!(!story.state.ladder.is_rung());
@@ -210,7 +210,7 @@ fn nothing_is_started_twice_when_the_runtime_was_lost() {
     );
     story.tell(Event::Ready);
 
-    // However often: that it is gone is not its own fault.
+    // However often this happens, since it is not the server's fault.
     for _ in 0..10 {
         story.tell(Event::RuntimeLost);
         assert_eq!(launches(&story.tell(back(false))), 1);

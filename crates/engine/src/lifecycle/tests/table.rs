@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-/// A state for each line of the table's first column.
+/// A state for each section of the table.
 fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
     let since = now - secs(1);
     let running = |missed| Phase::Running { since, missed };
@@ -47,14 +47,8 @@ fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
         ("stopped", of(Phase::Stopped, &none, Last::ByHand)),
         ("failed", of(Phase::Failed, &none, Last::Failed)),
         ("starting", of(starting, &none, up)),
-        (
-            "starting, after as many ends as are free",
-            of(starting, &ground, up),
-        ),
-        (
-            "starting, after two that came to nothing",
-            of_failed(2, starting),
-        ),
+        ("starting, free restarts used up", of(starting, &ground, up)),
+        ("starting, after two failed starts", of_failed(2, starting)),
         (
             "starting, after it was blocked",
             again(Phase::Starting { patient: false }),
@@ -79,31 +73,22 @@ fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
             of_failed(3, Phase::Unavailable { until: now }),
         ),
         ("blocked", told(None)),
-        ("blocked, to be looked at now", told(Some(now))),
+        ("blocked, check due", told(Some(now))),
         ("restarting", of(Phase::Restarting, &none, up)),
         (
             "stopping, by hand",
             of(Phase::Stopping, &none, Last::ByHand),
         ),
+        ("stopping, unused", of(Phase::Parting, &none, up)),
+        ("unknown, to run", of(unknown(Goal::Run), &none, up)),
         (
-            "stopping, for nobody uses it",
-            of(Phase::Parting, &none, up),
-        ),
-        ("unknown, shall run", of(unknown(Goal::Run), &none, up)),
-        (
-            "unknown, shall stop",
+            "unknown, to stop",
             of(unknown(Goal::Stop), &none, Last::ByHand),
         ),
-        ("unknown, shall rest", of(unknown(Goal::Rest), &none, up)),
-        (
-            "unknown, shall restart",
-            of(unknown(Goal::Restart), &none, up),
-        ),
-        (
-            "stopping, as the product does",
-            of(Phase::Ending, &none, up),
-        ),
-        ("stopped, as the product did", of(Phase::Over, &none, up)),
+        ("unknown, to be idle", of(unknown(Goal::Rest), &none, up)),
+        ("unknown, to restart", of(unknown(Goal::Restart), &none, up)),
+        ("stopping, on shutdown", of(Phase::Ending, &none, up)),
+        ("stopped, after shutdown", of(Phase::Over, &none, up)),
     ]
 }
 
@@ -125,7 +110,7 @@ pub(super) fn events() -> Vec<(&'static str, Event)> {
         ("unused", Unused { grace: GRACE }),
         ("is ready", Ready),
         ("refused", refused(Some(60))),
-        ("refused for good", refused(None)),
+        ("refused permanently", refused(None)),
         ("start failed", start_failed()),
         ("exited with 0", CLEAN),
         ("exited with 1", CRASH),
@@ -146,7 +131,7 @@ fn show(action: &Action, now: Instant) -> String {
     match action {
         Action::Launch => "launch".to_owned(),
         Action::Attach => "attach".to_owned(),
-        Action::Stop { grace } => format!("end it within {} s", grace.as_secs()),
+        Action::Stop { grace } => format!("stop within {} s", grace.as_secs()),
         Action::SetTimer { at } => format!("timer in {} s", (*at - now).as_secs_f32().round()),
         Action::CancelTimer => "no timer".to_owned(),
         Action::Save(last) => format!("save `{last}`"),
@@ -156,7 +141,7 @@ fn show(action: &Action, now: Instant) -> String {
     }
 }
 
-/// What becomes of it, or `None` if nothing changes and nothing is to be done.
+/// The outcome of an event, or `None` if nothing changes and there are no actions.
 fn outcome(state: &State, event: &Event, now: Instant) -> Option<String> {
     let (next, actions) = step(state.clone(), event.clone(), now);
     if next == *state && actions.is_empty() {
@@ -225,7 +210,7 @@ fn every_state_of_the_table_is_every_state() {
     let now = Instant::now() + secs(10_000);
     let mut seen = BTreeMap::new();
     for (_, state) in phases(Rules::PROCESS, now) {
-        // A new state or event does not compile before it is in the table.
+        // A new state or event does not compile until it is added to the table.
         let number = match state.phase {
             Phase::Idle => 0,
             Phase::Stopped => 1,

@@ -1,4 +1,5 @@
-//! Clients of both eras, at the door that surfaces use: [`Gateway::request`], a [`Session`] and an [`Outbox`].
+//! Clients of both eras. They use the gateway as its surfaces do: [`Gateway::request`], a [`Session`] and an
+//! [`Outbox`].
 
 use std::{
     collections::VecDeque,
@@ -24,8 +25,8 @@ const BOUNDS: Bounds = Bounds {
     messages: 4096,
     bytes: 16 << 20,
 };
-/// Rounds of `input_required` before a test has gone wrong.
-const ROUNDS: usize = 10;
+/// Rounds of `input_required` after which a test fails.
+const MAX_ROUNDS: usize = 10;
 
 /// A client, and its conversation with the gateway.
 #[derive(Clone)]
@@ -34,37 +35,37 @@ pub(crate) struct Client(Arc<Inner>);
 struct Inner {
     gateway: Gateway,
     scope: Scope,
-    /// Of a legacy one.
+    /// Only for a legacy client.
     session: Option<Arc<Session>>,
     capabilities: Value,
     next_id: AtomicU64,
     inbox: Mutex<Inbox>,
-    /// Whether it answers what it is asked as soon as it is asked.
+    /// Set if it answers requests immediately.
     answers: AtomicBool,
     tasks: TaskTracker,
     registration: Mutex<Option<Registration>>,
     _reading: Option<AbortOnDropHandle<()>>,
 }
 
-/// What came outside of answers.
+/// Messages outside of responses.
 #[derive(Default)]
 struct Inbox {
     notifications: Vec<Value>,
     questions: VecDeque<Value>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
-    /// The response; `null` if the client cancelled the request.
+    /// The response. `null` if the client cancelled the request.
     pub(crate) frame: Value,
-    /// The same, to the byte.
+    /// The response, byte for byte.
     pub(crate) raw: String,
-    /// Notifications that came to a modern client in the course of it.
+    /// Notifications that a modern client received during the request.
     pub(crate) notifications: Vec<Value>,
 }
 
-/// A request in flight. Dropped, the client has gone away from it.
+/// A request in flight. If dropped, the client has disconnected from it.
 pub(crate) struct Pending {
     pub(crate) id: u64,
     answering: AbortOnDropHandle<Reply>,
@@ -91,13 +92,13 @@ impl Reply {
         error.unwrap_or_else(|| panic!("no error: {}", self.frame))
     }
 
-    /// The text of the result's first content.
+    /// The text of the first content block.
     pub(crate) fn text(&self) -> &str {
         let text = self.result()["content"][0]["text"].as_str();
         text.unwrap_or_else(|| panic!("no text: {}", self.frame))
     }
 
-    /// The text of a tool's result, which is JSON.
+    /// The text of a tool's result, parsed as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(self.text()).unwrap()
     }
@@ -106,7 +107,7 @@ impl Reply {
         self.error()["message"].as_str().unwrap()
     }
 
-    /// `error.data.reason`: what kind of failure it is.
+    /// `error.data.reason`: the kind of failure.
     pub(crate) fn reason(&self) -> &str {
         let reason = self.error()["data"]["reason"].as_str();
         reason.unwrap_or_else(|| panic!("no reason: {}", self.frame))
@@ -121,7 +122,7 @@ fn all_capabilities() -> Value {
     json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } })
 }
 
-/// What a client answers to a question of this method.
+/// The answer of a client to a request with this method.
 pub(crate) fn answer(method: &str) -> Value {
     match method {
         "sampling/createMessage" => json!({
@@ -137,7 +138,7 @@ fn frame(value: &Value) -> Frame {
 }
 
 impl Client {
-    /// One of the era, introduced.
+    /// An initialised client of the era.
     pub(crate) async fn new(
         era: Era,
         gateway: &Gateway,
@@ -197,7 +198,7 @@ impl Client {
         self.0.inbox.lock().unwrap()
     }
 
-    /// Takes something that came outside of an answer.
+    /// Handles a message outside of a response.
     fn take(&self, message: Value) {
         if message.get("id").is_none() {
             self.inbox().notifications.push(message);
@@ -210,13 +211,13 @@ impl Client {
         }
     }
 
-    /// Lets questions wait for [`Client::answer`].
+    /// Makes requests wait for [`Client::answer`].
     pub(crate) fn thinks(&self) -> &Self {
         self.0.answers.store(false, Ordering::Relaxed);
         self
     }
 
-    /// The next question that waits.
+    /// The next request that waits.
     pub(crate) fn question(&self) -> Option<Value> {
         self.inbox().questions.pop_front()
     }
@@ -228,7 +229,7 @@ impl Client {
         session.answered(frame(&answer));
     }
 
-    /// Takes the notifications of a method that have come so far.
+    /// Takes the notifications with this method that have arrived so far.
     pub(crate) fn notifications(&self, method: &str) -> Vec<Value> {
         let mut inbox = self.inbox();
         let (of, others) = std::mem::take(&mut inbox.notifications)
@@ -267,7 +268,7 @@ impl Client {
         self.begin_as(id, method, params)
     }
 
-    /// Sends a request under an id of the test's own.
+    /// Sends a request with an id chosen by the test.
     pub(crate) fn begin_as(&self, id: u64, method: &str, mut params: Value) -> Pending {
         if self.is_modern() {
             let own = &mut params["_meta"];
@@ -300,7 +301,7 @@ impl Client {
                 notifications,
             }
         });
-        // As a pipe does it: requests get in line in the order of their coming.
+        // As over a pipe: requests get in line in the order in which they were sent.
         let ready = (&mut answering).now_or_never();
         let answering: JoinHandle<Reply> = self.0.tasks.spawn(async move {
             match ready {
@@ -314,10 +315,10 @@ impl Client {
         }
     }
 
-    /// Sends a request and sees it through: a modern client answers what it is asked.
+    /// Sends a request and completes it: a modern client answers requests for input.
     pub(crate) async fn request(&self, method: &str, params: Value) -> Reply {
         let mut asked = params.clone();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let reply = self.begin(method, asked).reply().await;
             let result = &reply.frame["result"];
             let Some(wanted) = result["inputRequests"].as_object() else {
@@ -330,7 +331,7 @@ impl Client {
             asked["inputResponses"] = answers.collect();
             asked["requestState"] = result["requestState"].clone();
         }
-        panic!("{method} still wants input after {ROUNDS} rounds");
+        panic!("{method} still wants input after {MAX_ROUNDS} rounds");
     }
 
     pub(crate) fn begin_tool(&self, name: &str, arguments: Value) -> Pending {
@@ -340,19 +341,19 @@ impl Client {
         )
     }
 
-    /// Calls a tool and sees it through.
+    /// Calls a tool and completes the call.
     pub(crate) async fn tool(&self, name: &str, arguments: Value) -> Reply {
         let params = json!({ "name": name, "arguments": arguments });
         self.request("tools/call", params).await
     }
 
-    /// What a list says, item for item.
+    /// The items of a list.
     pub(crate) async fn list(&self, list: &str) -> Vec<Value> {
         let reply = self.request(&format!("{list}/list"), json!({})).await;
         reply.result()[list].as_array().unwrap().clone()
     }
 
-    /// The names of the tools that it is offered.
+    /// The names of the offered tools.
     pub(crate) async fn tools(&self) -> Vec<String> {
         let tools = self.list("tools").await;
         let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
@@ -377,7 +378,8 @@ impl Client {
         self.0.gateway.notification(&caller, &frame(&message));
     }
 
-    /// Has a modern client told of changes of all lists and of these resources; a legacy one only has to subscribe.
+    /// Subscribes to changes of all lists and of these resources. A legacy client only has to subscribe to the
+    /// resources.
     pub(crate) async fn listen(&self, uris: &[&str]) -> Option<Listening> {
         if !self.is_modern() {
             for uri in uris {
@@ -424,7 +426,7 @@ impl Client {
         })
     }
 
-    /// Ends its session.
+    /// Ends the session.
     pub(crate) async fn leave(&self) {
         let registration = self.0.registration.lock().unwrap().take();
         if let Some(registration) = registration {
@@ -433,7 +435,7 @@ impl Client {
     }
 }
 
-/// A stream of what has changed, for as long as it is held.
+/// A stream of changes, open while it is held.
 pub(crate) struct Listening {
     _listening: AbortOnDropHandle<()>,
     _reading: AbortOnDropHandle<()>,

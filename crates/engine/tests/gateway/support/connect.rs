@@ -1,7 +1,7 @@
-//! What takes the launcher's place: instances of [`Scripted`] servers instead of processes, containers and URLs.
+//! Replaces the launcher: connects to instances of [`Scripted`] servers instead of processes, containers and URLs.
 //!
-//! The conversation is real: [`mcp::client::Connector`] holds it over byte streams. What `engine::launch` does around it
-//! is done here likewise: no use of what is unusable, and a failure waits for the exit that explains it.
+//! The conversation is real: [`mcp::client::Connector`] runs it over byte streams. Like `engine::launch`, this refuses
+//! unusable specs, and waits after a failure for the exit that explains it.
 
 use std::{
     collections::HashMap,
@@ -18,10 +18,10 @@ use tokio_util::task::TaskTracker;
 
 use super::server::Scripted;
 
-/// Bytes on the way in either direction.
-const PIPE: usize = 1 << 20;
+/// Buffer size in each direction, in bytes.
+const PIPE_BYTES: usize = 1 << 20;
 
-/// A runtime that runs nothing: the scene takes its place.
+/// A runtime that runs nothing. [`Scene`] is used instead.
 pub(crate) struct Nothing;
 
 impl Runtime for Nothing {
@@ -53,7 +53,7 @@ impl Scene {
         }
     }
 
-    /// The server that is behind the key, whatever its description says.
+    /// The server with this key, whatever its spec says.
     pub(crate) fn server(&self, key: &ServerKey) -> Scripted {
         let mut servers = self.servers.lock().unwrap();
         let server = servers.entry(key.clone()).or_insert_with(Scripted::new);
@@ -84,8 +84,8 @@ impl Scene {
         if refuses {
             return Err(StartError::new("connection refused"));
         }
-        let (writer, input) = tokio::io::duplex(PIPE);
-        let (output, reader) = tokio::io::duplex(PIPE);
+        let (writer, input) = tokio::io::duplex(PIPE_BYTES);
+        let (output, reader) = tokio::io::duplex(PIPE_BYTES);
         let (handle, remote) = Remote::new(spec.name.as_str());
         launched.put(&handle);
         self.running.spawn(server.run(remote, input, output));
@@ -121,7 +121,7 @@ impl Scene {
                         ports: Vec::new(),
                     })
                 });
-                // Nobody owns what is behind a URL: it ends with its streams.
+                // A server at a URL has no owner here. It ends with its streams.
                 let handle = if let Origin::Remote(_) = spec.origin {
                     self.running.spawn(async move {
                         handle.exited().await;

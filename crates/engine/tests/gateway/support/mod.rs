@@ -1,23 +1,24 @@
-//! A whole gateway in one thread: real but for processes, sockets and the clock.
+//! A whole gateway in one thread. Everything is real except for processes, sockets and the clock.
 //!
-//! - [`server`]: scripted MCP servers. [`connect`]: what starts them, behind [`engine::Connect`]. [`client`]: clients of
+//! - [`server`]: scripted MCP servers. [`connect`]: starts them, behind [`engine::Connect`]. [`client`]: clients of
 //!   both eras.
-//! - [`World`] puts them together: servers of the configuration file, hosted ones, those of projects.
+//! - [`World`] combines them: servers of the configuration file, hosted servers and those of projects.
 //!
 //! # Time
 //!
-//! Tests run with `#[tokio::test(start_paused = true)]`: one thread, and a clock that moves on to the next timer when
-//! no task can run. So a wait of minutes takes microseconds, and [`quiet`] (a millisecond of that clock) returns when all
-//! that could happen without waiting has happened. What takes no timer takes no time: durations can be compared exactly.
+//! Tests run with `#[tokio::test(start_paused = true)]`: one thread, and a clock that advances to the next timer when
+//! no task can run. A wait of minutes takes microseconds, and [`quiet`] (a millisecond of that clock) returns when
+//! everything that needs no waiting has happened. Work without a timer takes no time, so durations can be compared
+//! exactly.
 //!
-//! This holds as long as no other thread does any work, since the clock would run on meanwhile and time out what waits for it. The
-//! store has such threads. So it is a closed one: what the engine wants to write in the background is refused at once and
-//! in the same thread, and it goes on as it does when the database is away. Calls are not recorded and definitions not
-//! pinned. (A store that works would need the clock held while its threads work, by a task of `spawn_blocking`, and moved
-//! on by hand.)
+//! This holds as long as no other thread does any work: the clock would advance while it does, and time out the tasks
+//! that wait for it. A store has such threads, so the tests use a closed one. It refuses background writes of the
+//! engine immediately, in the same thread, and the engine continues as if the database were unavailable. Calls are not
+//! recorded and definitions are not pinned. (With a working store, the clock would have to be held by a
+//! `spawn_blocking` task while the store's threads work, and advanced by hand.)
 //!
-//! What is written down is tested in a [`World::recorded`], with a store that works and the clock that everybody has
-//! (`#[tokio::test]`): such tests wait for what they assert, and for nothing that takes long.
+//! Writes are tested in a [`World::recorded`], with a working store and a real clock (`#[tokio::test]`). Such tests
+//! wait for what they assert, and for nothing that takes long.
 
 pub(crate) mod client;
 pub(crate) mod connect;
@@ -48,18 +49,18 @@ use self::{
     server::Scripted,
 };
 
-/// The longest that anything is waited for, by the paused clock.
-const LONGEST: Duration = Duration::from_secs(3600);
+/// Limit of any wait, by the paused clock.
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 pub(crate) const ERAS: [Era; 2] = [Era::Legacy, Era::Modern];
 
-/// A gateway, and all there is around it.
+/// A gateway and everything around it.
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
     scene: Arc<Scene>,
     hosted: Mutex<Vec<ServerSpec>>,
     tasks: TaskTracker,
-    /// Closed, unless the world is a recorded one.
+    /// Closed, unless this is a recorded world.
     pub(crate) store: Store,
     _dir: Option<TempDir>,
 }
@@ -69,7 +70,7 @@ impl World {
         Self::with(|_| {})
     }
 
-    /// One with other settings.
+    /// A world with other settings.
     pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
             pinning: Pinning::Off,
@@ -80,7 +81,7 @@ impl World {
         Self::of(settings, CLOSED.clone(), None)
     }
 
-    /// One that writes down what it does, for tests whose clock is not paused.
+    /// A world that stores its records, for tests whose clock is not paused.
     pub(crate) async fn recorded() -> Self {
         let (store, dir) = open_store().await;
         Self::of(Settings::default(), store, Some(dir))
@@ -112,18 +113,18 @@ impl World {
         }
     }
 
-    /// Has these servers in the configuration file, instead of those that are in it.
+    /// Replaces the servers of the configuration file.
     pub(crate) fn configure(&self, specs: &[ServerSpec]) {
         self.gateway
             .reconfigure(specs.to_vec(), None, HashMap::new());
     }
 
-    /// Has these servers registered, besides those that are.
+    /// Registers these servers in addition to the existing ones.
     pub(crate) fn host(&self, specs: impl IntoIterator<Item = ServerSpec>) {
         self.host_left(specs, None);
     }
 
-    /// The same for those that an earlier run left like this.
+    /// The same for servers that an earlier run left in this state.
     pub(crate) fn host_left(
         &self,
         specs: impl IntoIterator<Item = ServerSpec>,
@@ -139,7 +140,7 @@ impl World {
         self.gateway.host(hosted.collect(), HashMap::new());
     }
 
-    /// Ends a registration.
+    /// Removes a registration.
     pub(crate) fn unhost(&self, name: &str) {
         let mut hosted = self.hosted.lock().unwrap();
         hosted.retain(|spec| spec.name.as_str() != name);
@@ -147,26 +148,26 @@ impl World {
         self.gateway.host(hosted.collect(), HashMap::new());
     }
 
-    /// Has a project with these servers of its own.
+    /// Sets up a project with these servers.
     pub(crate) fn project(&self, id: &str, specs: &[ServerSpec]) {
         let project = Project::default();
         self.gateway
             .project_set(&project_id(id), project, specs.to_vec(), HashMap::new());
     }
 
-    /// What is behind a name that no project owns.
+    /// The scripted server with a name that no project owns.
     pub(crate) fn scripted(&self, name: &str) -> Scripted {
         let (owner, name) = (None, server_name(name));
         self.scene.server(&ServerKey { owner, name })
     }
 
-    /// What is behind a project's own server.
+    /// The scripted server that a project owns.
     pub(crate) fn owned(&self, project: &str, name: &str) -> Scripted {
         let (owner, name) = (Some(project_id(project)), server_name(name));
         self.scene.server(&ServerKey { owner, name })
     }
 
-    /// A server as the gateway has it; the first of that name.
+    /// The gateway's server with this name. If there are several, the first.
     pub(crate) fn server(&self, name: &str) -> Arc<Server> {
         let fleet = self.gateway.fleet();
         let found = fleet.all().find(|server| server.name().as_str() == name);
@@ -178,13 +179,13 @@ impl World {
         self.phase(name)
     }
 
-    /// Waits until it is in this state; how long that took.
+    /// Waits until it is in this state. Returns how long that took.
     pub(crate) async fn until_state(&self, name: &str, state: &str) -> Duration {
         let what = format!("`{name}` is {state}");
         until(&what, || self.state(name) == state).await
     }
 
-    /// Waits until these are connected.
+    /// Waits until these servers are connected.
     pub(crate) async fn up(&self, names: &[&str]) {
         for name in names {
             self.until_state(name, "running").await;
@@ -192,7 +193,7 @@ impl World {
         quiet().await;
     }
 
-    /// How a hosted server is.
+    /// The status of a server.
     pub(crate) fn status(&self, name: &str) -> Status {
         self.server(name).status()
     }
@@ -236,7 +237,7 @@ impl World {
     }
 }
 
-/// A store that refuses everything at once, of all worlds of this process.
+/// A store that refuses everything immediately. Shared by all worlds of this process.
 static CLOSED: LazyLock<Store> = LazyLock::new(|| {
     let opening = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -268,12 +269,12 @@ pub(crate) fn project_id(id: &str) -> ProjectId {
     ProjectId::parse(id).expect("an id")
 }
 
-/// A secret that every server here is given.
+/// A secret given to every server in these tests.
 fn key(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("API_KEY".to_owned(), value.to_owned())])
 }
 
-/// The same server with another key: it has to be started anew, and what it offers is known still.
+/// The same server with another key. It has to be restarted, but its catalog stays known.
 pub(crate) fn renewed(mut spec: ServerSpec) -> ServerSpec {
     match &mut spec.origin {
         Origin::Remote(remote) => remote.headers = key("renewed"),
@@ -310,12 +311,12 @@ pub(crate) fn url(name: &str) -> ServerSpec {
     ServerSpec::new(server_name(name), Origin::Remote(remote))
 }
 
-/// A registered server, with what `change` makes of it.
+/// A registered server, modified by `change`.
 pub(crate) fn hosted(name: &str, change: impl FnOnce(&mut ServerSpec)) -> ServerSpec {
     hosted_as(name, &format!("{name}-0"), change)
 }
 
-/// A server that is registered under this id.
+/// A server registered under this id.
 pub(crate) fn hosted_as(name: &str, id: &str, change: impl FnOnce(&mut ServerSpec)) -> ServerSpec {
     let sandbox = Place::Sandbox(Sandbox::new(id));
     let mut spec = ServerSpec {
@@ -327,7 +328,7 @@ pub(crate) fn hosted_as(name: &str, id: &str, change: impl FnOnce(&mut ServerSpe
     spec
 }
 
-/// The same server as a project's own.
+/// The same server, owned by a project.
 pub(crate) fn owned(project: &str, spec: ServerSpec) -> ServerSpec {
     ServerSpec {
         declared: Declared::Project,
@@ -336,24 +337,24 @@ pub(crate) fn owned(project: &str, spec: ServerSpec) -> ServerSpec {
     }
 }
 
-/// Returns when nothing happens any more without the clock moving on.
+/// Returns when nothing further happens until the clock advances.
 pub(crate) async fn quiet() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Waits until something is so; how long that took, to about a hundredth.
+/// Waits until the condition holds. Returns how long that took, with a precision of about 1 %.
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     let mut step = Duration::from_millis(1);
     while !is() {
-        assert!(start.elapsed() < LONGEST, "not within an hour: {what}");
+        assert!(start.elapsed() < MAX_WAIT, "not within an hour: {what}");
         tokio::time::sleep(step).await;
         step = step.max(start.elapsed() / 200);
     }
     start.elapsed()
 }
 
-/// Whether a duration is between these numbers of seconds.
+/// Asserts that a duration is within this range of seconds.
 #[track_caller]
 pub(crate) fn takes(took: Duration, from: f64, to: f64) {
     let seconds = took.as_secs_f64();

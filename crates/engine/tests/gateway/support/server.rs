@@ -1,7 +1,7 @@
-//! A scripted MCP server in this process: a test sets what it does, and reads what it heard.
+//! A scripted MCP server in this process: a test sets its behaviour and reads what it received.
 //!
-//! [`Scripted`] is the server, whatever number of instances it has had. An instance speaks lines of JSON over two
-//! byte streams as a process does, ends when its input ends or when it is asked to, and can be told to do neither.
+//! [`Scripted`] represents the server across all its instances. An instance speaks JSON lines over two byte streams, as
+//! a process does. It exits when its input closes or when asked to, and can be scripted to do neither.
 
 use std::{
     collections::HashMap,
@@ -19,34 +19,34 @@ use tokio::{
     time::Instant,
 };
 
-/// What a server does.
+/// The behaviour of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) era: Era,
     pub(crate) tools: Vec<String>,
     pub(crate) resources: Vec<String>,
     pub(crate) prompts: Vec<String>,
-    /// Attempts to connect that are to fail before anything runs.
+    /// Connection attempts that fail before anything runs.
     pub(crate) refusals: u32,
-    /// What it says of its tools.
+    /// The description of its tools.
     pub(crate) description: &'static str,
-    /// Why nothing can be started at all, as it is described.
+    /// Why the server cannot be started as configured.
     pub(crate) refused: Option<String>,
-    /// From the launch to the answer of the handshake.
+    /// Time from the launch to the handshake response.
     pub(crate) start_delay: Duration,
-    /// Instances end with this code instead of answering the handshake.
+    /// Instances exit with this code instead of answering the handshake.
     pub(crate) dies_at_start: Option<i32>,
-    /// It answers nothing any more, not even a ping.
+    /// It no longer responds, not even to a ping.
     pub(crate) is_silent: bool,
-    /// The end of its input and `SIGTERM` do not end it.
+    /// Neither the end of its input nor `SIGTERM` stops it.
     pub(crate) is_stubborn: bool,
-    /// From `SIGKILL` to the end.
+    /// Time from `SIGKILL` to the exit.
     pub(crate) death: Duration,
-    /// What runs it does not answer: not even `SIGKILL` ends it.
+    /// The runtime does not respond: not even `SIGKILL` stops it.
     pub(crate) is_lost: bool,
 }
 
-/// Something that an instance was sent.
+/// A message received by an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
     /// Counts from 1.
@@ -54,21 +54,21 @@ pub(crate) struct Heard {
     pub(crate) frame: Value,
 }
 
-/// A server and all of its instances.
+/// A server and all its instances.
 #[derive(Clone)]
 pub(crate) struct Scripted(Arc<Mutex<Inner>>);
 
 struct Inner {
     script: Script,
-    /// When somebody tried to connect.
+    /// Times of connection attempts.
     attempts: Vec<Instant>,
     starts: usize,
     running: HashMap<usize, mpsc::UnboundedSender<Command>>,
-    /// The most instances that ever ran at a time.
+    /// The highest number of instances that ran at the same time.
     most_running: usize,
     heard: Vec<Heard>,
     held: Vec<Held>,
-    /// Questions to clients, by id.
+    /// Requests to clients, by id.
     asked: HashMap<String, oneshot::Sender<Value>>,
     /// Open `subscriptions/listen` requests.
     listening: Vec<(usize, Value)>,
@@ -79,7 +79,7 @@ enum Command {
     Exit(Exit),
 }
 
-/// A call of the tool `hold` that has no answer yet.
+/// An unanswered call of the tool `hold`.
 #[derive(Clone)]
 struct Held {
     instance: usize,
@@ -141,18 +141,18 @@ impl Scripted {
         self.0.lock().unwrap()
     }
 
-    /// Changes what it does from now on.
+    /// Changes its behaviour from now on.
     pub(crate) fn script(&self, change: impl FnOnce(&mut Script)) -> &Self {
         change(&mut self.inner().script);
         self
     }
 
-    /// Offers these tools. Nobody is told: see [`Scripted::changed`].
+    /// Offers these tools, without a notification: see [`Scripted::changed`].
     pub(crate) fn tools(&self, tools: &[&str]) -> &Self {
         self.script(|script| script.tools = tools.iter().map(|&tool| tool.into()).collect())
     }
 
-    /// Says that a list has changed (`tools`, `resources` or `prompts`), in the way of its era.
+    /// Sends a notification that a list has changed (`tools`, `resources` or `prompts`), in the way of its era.
     pub(crate) fn changed(&self, list: &str) {
         self.notify(
             &format!("notifications/{list}/list_changed"),
@@ -161,7 +161,7 @@ impl Scripted {
         );
     }
 
-    /// Says that a resource has changed.
+    /// Sends a notification that a resource has changed.
     pub(crate) fn updated(&self, uri: &str) {
         self.notify(
             "notifications/resources/updated",
@@ -185,7 +185,7 @@ impl Scripted {
         }
     }
 
-    /// Has an instance, or all that run, send something.
+    /// Sends a message from one instance, or from all that run.
     fn say(&self, instance: Option<usize>, frame: &Value) {
         let inner = self.inner();
         for (number, commands) in &inner.running {
@@ -195,7 +195,7 @@ impl Scripted {
         }
     }
 
-    /// All instances end with this code, whatever they are doing.
+    /// Makes all instances exit with this code, whatever they are doing.
     pub(crate) fn exit(&self, code: i32) {
         let inner = self.inner();
         assert!(!inner.running.is_empty(), "nothing runs that could end");
@@ -204,7 +204,7 @@ impl Scripted {
         }
     }
 
-    /// Answers all calls of `hold`, also those that were cancelled meanwhile; how many those were.
+    /// Answers all calls of `hold`, even cancelled ones. Returns their number.
     pub(crate) fn release(&self) -> usize {
         let held = std::mem::take(&mut self.inner().held);
         for call in &held {
@@ -215,7 +215,7 @@ impl Scripted {
         held.len()
     }
 
-    /// The arguments of calls of `hold` that wait for an answer, in the order of their coming.
+    /// The arguments of unanswered calls of `hold`, oldest first.
     pub(crate) fn held(&self) -> Vec<Value> {
         let inner = self.inner();
         let open = inner.held.iter().filter(|call| !call.cancelled);
@@ -226,12 +226,12 @@ impl Scripted {
         self.inner().attempts.clone()
     }
 
-    /// How many instances there have been.
+    /// The number of instances started so far.
     pub(crate) fn starts(&self) -> usize {
         self.inner().starts
     }
 
-    /// How many there are now.
+    /// The number of running instances.
     pub(crate) fn running(&self) -> usize {
         self.inner().running.len()
     }
@@ -240,14 +240,14 @@ impl Scripted {
         self.inner().most_running
     }
 
-    /// What it was sent of a method, in order.
+    /// The messages received with this method, in order.
     pub(crate) fn heard(&self, method: &str) -> Vec<Heard> {
         let inner = self.inner();
         let of = |heard: &&Heard| heard.frame["method"] == method;
         inner.heard.iter().filter(of).cloned().collect()
     }
 
-    /// The requests that it was told are cancelled, by what they were.
+    /// The requests whose cancellation it was notified of.
     pub(crate) fn cancelled(&self) -> Vec<Value> {
         let inner = self.inner();
         let told = |heard: &&Heard| heard.frame["method"] == "notifications/cancelled";
@@ -264,7 +264,7 @@ impl Scripted {
         inner.heard.iter().filter(told).map(request).collect()
     }
 
-    /// Notes an attempt to connect; whether it is to fail.
+    /// Notes a connection attempt. Returns whether it has to fail.
     pub(crate) fn attempted(&self) -> bool {
         let mut inner = self.inner();
         inner.attempts.push(Instant::now());
@@ -277,7 +277,7 @@ impl Scripted {
         self.inner().script.refused.clone()
     }
 
-    /// Runs an instance to its end.
+    /// Runs an instance until it exits.
     pub(crate) async fn run(self, remote: Remote, input: DuplexStream, output: DuplexStream) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let number = {
@@ -334,7 +334,7 @@ impl Instance {
                 biased;
                 command = inbox.recv() => match command {
                     Some(Command::Say(text)) => {
-                        // Whoever does not listen any more has closed the input, too.
+                        // A peer that no longer listens has closed the input, too.
                         let _ = output.write_all(format!("{text}\n").as_bytes()).await;
                     }
                     Some(Command::Exit(exit)) => break exit,
@@ -370,7 +370,7 @@ impl Instance {
         self.server.inner().script.clone()
     }
 
-    /// Takes one message; what is left to do about it.
+    /// Handles a message. Returns the work that is left to do.
     fn take(&self, line: &str) -> Option<Work> {
         let frame: Value = serde_json::from_str(line).expect("the gateway writes JSON");
         self.server.inner().heard.push(Heard {
@@ -588,7 +588,7 @@ impl Instance {
         }
     }
 
-    /// Asks the client of a call something, and answers the call with what it says.
+    /// Sends a request to the client of a call, and answers the call with the response.
     fn ask(&self, id: Value, arguments: &Value) -> Work {
         let wanted = question(arguments);
         let asked = format!("{}-{id}", self.number);
@@ -611,10 +611,11 @@ impl Instance {
     }
 }
 
-/// What the tool `rich` answers, within braces: nothing of it may change on its way.
+/// The result of the tool `rich`, without braces. It has to arrive unchanged.
 pub(crate) const RICH: &str = r#""content":[{"type":"image","data":"AAEC","mimeType":"image/png","own":1.0}],"structuredContent":{"z":12345678901234567890123,"a":"\u00e9"},"_meta":{"own/key":[ ]},"resultType":"complete","unknown":null"#;
 
-/// What the tool `ask` asks: `{"method": "sampling/createMessage"}`, or anything else for a form.
+/// The request sent by the tool `ask`: for `{"method": "sampling/createMessage"}` or `roots/list`, that method,
+/// otherwise a form.
 fn question(arguments: &Value) -> Value {
     match arguments["method"].as_str() {
         Some(method @ "sampling/createMessage") => {

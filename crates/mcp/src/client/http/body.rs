@@ -1,16 +1,16 @@
-//! Reading a response: what it is, and what its status means.
+//! Classifies HTTP responses by their headers and status.
 
 use http::{
     HeaderMap,
     header::{CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE},
 };
 
-/// What a body is, by its `Content-Type`.
+/// The kind of a body, from its `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum Media {
     Json,
     Events,
-    /// Not said.
+    /// Without `Content-Type`.
     Unknown,
     Other,
 }
@@ -31,7 +31,7 @@ pub(in crate::client) fn media(headers: &HeaderMap) -> Media {
     }
 }
 
-/// The scheme that a server wants to be authenticated with; never its parameters.
+/// The authentication scheme that a server asks for, without its parameters.
 pub(in crate::client) fn auth_scheme(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(WWW_AUTHENTICATE)?.to_str().ok()?;
     let scheme = value.split([' ', ',']).next()?;
@@ -43,7 +43,7 @@ pub(in crate::client) fn auth_scheme(headers: &HeaderMap) -> Option<&str> {
     token.then_some(scheme)
 }
 
-/// What to tell about a status besides its number, where headers alone say it.
+/// Extra text for an error with this status, as far as the headers give it.
 pub(in crate::client) fn status_hint(
     status: http::StatusCode,
     headers: &HeaderMap,

@@ -1,7 +1,7 @@
-//! One request over streamable HTTP: its response, or the stream that brings it.
+//! One request over streamable HTTP, with its response or response stream.
 //!
-//! A legacy stream that breaks off before the response is taken up again where its events had ids
-//! (2025-11-25 basic/transports "Resumability and Redelivery"); a modern one is not.
+//! A legacy stream that breaks off before the response is resumed if its events had ids (2025-11-25 basic/transports
+//! "Resumability and Redelivery"). Modern streams are not resumed.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
@@ -26,31 +26,31 @@ use crate::{
     sse::{self, Parser},
 };
 
-/// Bytes that are read of an error that is no JSON.
-const MAX_ERROR: usize = 16 * 1024;
-/// What the bound of a message is called in the settings.
-const BOUND: &str = " (`max_line_bytes`)";
-/// Bytes of a session id.
-const MAX_SESSION: usize = 1024;
-/// Attempts in a row to take a stream up again that failed.
-const MAX_FAILURES: u32 = 5;
-/// Streams in a row, taken up again, that brought nothing.
-const MAX_EMPTY: u32 = 100;
-/// Wait before a stream is taken up again, where the server says none.
-const RETRY: Duration = Duration::from_secs(1);
-const MAX_RETRY: Duration = Duration::from_secs(3600);
+/// Maximum bytes read of an error body that is not JSON.
+const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
+/// Names the setting for the message limit in error texts.
+const LIMIT_HINT: &str = " (`max_line_bytes`)";
+/// Maximum bytes of a session id.
+const MAX_SESSION_ID_BYTES: usize = 1024;
+/// Consecutive failed attempts to resume a stream.
+const MAX_RESUME_FAILURES: u32 = 5;
+/// Consecutive resumed streams that brought no new event.
+const MAX_EMPTY_STREAMS: u32 = 100;
+/// Delay before resuming a stream if the server did not specify one.
+const DEFAULT_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(3600);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// How long an answer waits for log messages that its server sends beside it. Both are written at about the same time;
-/// this is what the two streams may be apart.
-const LINGER: Duration = Duration::from_millis(100);
+/// Delay of a response while log messages may still arrive on the session's own stream. Servers write both at about the
+/// same time; this allows for the delay between the two streams.
+const LOG_LINGER: Duration = Duration::from_millis(100);
 
-/// A request in flight over streamable HTTP. Nothing is sent before [`HttpCall::next`] is polled.
+/// A request in flight over streamable HTTP. Nothing is sent until [`HttpCall::next`] is polled.
 pub struct HttpCall {
     link: HttpLink,
     exchange: Exchange,
-    /// What belongs to the call and comes on the stream of the session.
+    /// Events of this call that arrive on the session's own stream.
     elsewhere: Arc<Slot>,
-    /// How it ended, while something before that is still to be told.
+    /// The outcome, held back until earlier events are delivered.
     end: Option<Result<Event, CallError>>,
     linger: Linger,
 }
@@ -59,7 +59,7 @@ struct Exchange {
     id: u64,
     stage: Stage,
     sent: bool,
-    /// Of `initialize`, which is never cancelled (2025-11-25 basic/utilities/cancellation).
+    /// Set for `initialize`, which is never cancelled (2025-11-25 basic/utilities/cancellation).
     handshake: bool,
     status: u16,
     session: Option<HeaderValue>,
@@ -70,12 +70,12 @@ struct Exchange {
     empty: u32,
 }
 
-/// Whether an answer waits for log messages that come beside it.
+/// State of holding a response back for log messages on the session's own stream.
 enum Linger {
     No,
-    /// It will.
+    /// The response will be held back.
     Asked,
-    /// It does; and whether something came.
+    /// The response is held back until the timer fires. The flag says whether any log message came.
     Now(Pin<Box<Sleep>>, bool),
 }
 
@@ -117,29 +117,29 @@ impl HttpCall {
         }
     }
 
-    /// Marks the call as the handshake: its answer may begin a session, and it is not cancelled.
+    /// Marks the call as the handshake: its response may start a session, and it is never cancelled.
     pub(super) fn handshake(mut self) -> Self {
         self.exchange.handshake = true;
         self
     }
 
-    /// Has the answer wait a moment for log messages that may come beside it.
+    /// Holds the response back briefly for log messages on the session's own stream.
     pub(super) fn lingering(mut self) -> Self {
         self.linger = Linger::Asked;
         self
     }
 
-    /// The status of the answer; 0 where there was none.
+    /// The status of the response, or 0 without one.
     pub(super) fn status(&self) -> u16 {
         self.exchange.status
     }
 
-    /// The session that the answer began.
+    /// The session that the response started.
     pub(super) fn session(&self) -> Option<&HeaderValue> {
         self.exchange.session.as_ref()
     }
 
-    /// Whether not even a connection could be made.
+    /// Returns true if connecting failed.
     pub(super) fn unreachable(&self) -> bool {
         self.exchange.unreachable
     }
@@ -158,7 +158,7 @@ impl HttpCall {
             self.exchange.finish(core);
             self.linger = match self.linger {
                 Linger::Asked if event.is_ok() && core.stream.may_log() => {
-                    Linger::Now(Box::pin(sleep(LINGER)), false)
+                    Linger::Now(Box::pin(sleep(LOG_LINGER)), false)
                 }
                 _ => Linger::No,
             };
@@ -169,7 +169,7 @@ impl HttpCall {
         }
         self.link.core().leave(self.exchange.id);
         self.elsewhere.close();
-        // What was given to the call before it left goes before its end.
+        // Events that were queued before the call was deregistered come before its end.
         if let Some(event) = self.elsewhere.take() {
             return Ok(event);
         }
@@ -178,7 +178,7 @@ impl HttpCall {
             .unwrap_or_else(|| Err(CallError::Closed("the call is over".into())))
     }
 
-    /// What comes beside the answer, as long as that waits for it.
+    /// The next event from the session's own stream while the response is held back.
     async fn late_event(&mut self) -> Option<Event> {
         let Linger::Now(pause, came) = &mut self.linger else {
             return None;
@@ -208,7 +208,7 @@ impl HttpCall {
         } = self;
         let core = link.core();
         let mut next = std::pin::pin!(exchange.next(core));
-        // By hand instead of `select!`: this is polled at every step of every call.
+        // Hand-written instead of `select!`, because it is polled at every step of every call.
         poll_fn(|cx| match elsewhere.poll(cx) {
             Poll::Ready(event) => Poll::Ready(event),
             Poll::Pending => next.as_mut().poll(cx),
@@ -222,14 +222,14 @@ impl Drop for HttpCall {
         let exchange = &self.exchange;
         self.link.core().leave(exchange.id);
         self.elsewhere.close();
-        // Questions that came too late for this call still want an answer.
+        // Server requests that arrived too late for this call still need a response.
         while let Some(event) = self.elsewhere.take() {
             if let Event::Request(question) = event {
                 self.link.core().refuse(&question);
             }
         }
         let unfinished = exchange.sent && !matches!(exchange.stage, Stage::Over);
-        // To a modern server the closed stream says it (2026-07-28 streamable-http "Cancellation").
+        // A modern server sees the closed stream as a cancellation (2026-07-28 streamable-http "Cancellation").
         if unfinished && !exchange.handshake && self.link.core().era == Era::Legacy {
             let params = format!("{{\"requestId\":{}}}", exchange.id);
             let cancelled = Frame::notification(method::CANCELLED, Some(params.as_bytes()));
@@ -248,14 +248,14 @@ impl Exchange {
         }
     }
 
-    /// Ends the call. A stream's connection is kept if its end is near.
+    /// Ends the call. The stream's connection is kept if the stream ends soon.
     fn finish(&mut self, core: &Core) {
         if let Stage::Events(body, _) = std::mem::replace(&mut self.stage, Stage::Over) {
             core.drain(body);
         }
     }
 
-    /// One event, or one stage further. Cancel safe: every stage keeps what it has.
+    /// Returns one event, or advances by one stage. Cancel safe: every stage keeps its state.
     async fn step(&mut self, core: &Arc<Core>) -> Result<Option<Event>, CallError> {
         match &mut self.stage {
             Stage::Asking(answer) => match answer.await {
@@ -280,7 +280,7 @@ impl Exchange {
             Stage::Events(body, parser) => loop {
                 let event = parser
                     .next_event()
-                    .map_err(|error| CallError::Refused(format!("{error}{BOUND}").into()))?;
+                    .map_err(|error| CallError::Refused(format!("{error}{LIMIT_HINT}").into()))?;
                 if let Some(event) = event {
                     let event = self.event(core, event)?;
                     return Ok(event);
@@ -319,7 +319,7 @@ impl Exchange {
         Ok(None)
     }
 
-    /// The head of the answer is here.
+    /// Handles the response head.
     fn answered(&mut self, core: &Core, response: Response<Body>) -> Result<Stage, CallError> {
         let status = response.status();
         self.status = status.as_u16();
@@ -327,7 +327,7 @@ impl Exchange {
             let (parts, body) = response.into_parts();
             let max = match media(&parts.headers) {
                 Media::Json | Media::Unknown => core.max_message,
-                Media::Events | Media::Other => MAX_ERROR.min(core.max_message),
+                Media::Events | Media::Other => MAX_ERROR_BODY_BYTES.min(core.max_message),
             };
             return Ok(Stage::Failing(Box::new(parts), Whole::new(body, max)));
         }
@@ -351,19 +351,19 @@ impl Exchange {
         }
     }
 
-    /// A whole JSON answer.
+    /// Handles a complete JSON response.
     fn whole(&self, core: &Core, text: Bytes) -> Result<Event, CallError> {
         if text.is_empty() {
             return Err(CallError::Refused("it is empty".into()));
         }
         let frame = Frame::parse(text, core.max_depth).map_err(|invalid| refused(&invalid))?;
         if !frame.is_response() {
-            return Err(CallError::Refused("it is no response".into()));
+            return Err(CallError::Refused("it is not a response".into()));
         }
         match self.ours(core, frame, false) {
             Ok(frame) => Ok(Event::Response(frame)),
             Err(frame) => {
-                core.stray("an answer with another id");
+                core.stray("a response with another id");
                 let id = String::from_utf8_lossy(&frame.id()[..frame.id().len().min(40)]);
                 let text = format!("it carries the id {id} instead of {}", self.id);
                 Err(CallError::Refused(text.into()))
@@ -371,7 +371,7 @@ impl Exchange {
         }
     }
 
-    /// An answer with a status that says no.
+    /// Handles a response with an error status.
     fn failed(
         &self,
         core: &Core,
@@ -416,10 +416,10 @@ impl Exchange {
         })
     }
 
-    /// The response under our id, or what came if it is none of ours.
+    /// Returns the frame if it answers this call, otherwise returns it as the error.
     ///
-    /// An error without an id, or with a null one, answers what it came back for. So does one with a string
-    /// for an id (`any_string`) where the status says no: we never give such ids, and servers send them.
+    /// An error with no id or a null id counts as the answer to this request. With `any_string` (error statuses), so
+    /// does one with a string id: the gateway never uses such ids, but some servers send them.
     fn ours(&self, core: &Core, frame: Frame, any_string: bool) -> Result<Frame, Box<Frame>> {
         if frame.numeric_id() == Some(self.id) {
             return Ok(frame);
@@ -447,7 +447,7 @@ impl Exchange {
         Frame::parse(text, core.max_depth).map_err(|_| Box::new(frame))
     }
 
-    /// One event of a stream.
+    /// Handles one stream event.
     fn event(&mut self, core: &Arc<Core>, event: sse::Event) -> Result<Option<Event>, CallError> {
         if core.era == Era::Legacy {
             if event.id.is_some() && event.id != self.last_event {
@@ -455,7 +455,7 @@ impl Exchange {
                 self.empty = 0;
             }
             if let Some(retry) = event.retry {
-                self.retry = Some(Duration::from_millis(retry).min(MAX_RETRY));
+                self.retry = Some(Duration::from_millis(retry).min(MAX_RETRY_DELAY));
             }
         }
         if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
@@ -468,7 +468,7 @@ impl Exchange {
                 if invalid.response && invalid.id.as_deref() == Some(ours.as_bytes()) {
                     return Err(refused(&invalid));
                 }
-                core.stray("an event that is no message");
+                core.stray("an event that is not a message");
                 return Ok(None);
             }
         };
@@ -476,27 +476,27 @@ impl Exchange {
             Kind::Notification => return Ok(Some(Event::Notification(frame))),
             Kind::Request if frame.method() == method::PING => core.answer_ping(&frame),
             Kind::Request if core.era == Era::Legacy => return Ok(Some(Event::Request(frame))),
-            // 2026-07-28 streamable-http "Receiving Messages": there are none in this era.
-            Kind::Request => core.stray("a request, which this protocol version has not"),
+            // 2026-07-28 streamable-http "Receiving Messages": this era has no server requests.
+            Kind::Request => core.stray("a request, which this protocol version does not allow"),
             Kind::Result | Kind::Error => match self.ours(core, frame, false) {
                 Ok(frame) => return Ok(Some(Event::Response(frame))),
-                Err(_) => core.stray("an answer with another id"),
+                Err(_) => core.stray("a response with another id"),
             },
         }
         Ok(None)
     }
 
-    /// The stream ended before the response.
+    /// Handles a stream that ended before the response.
     fn broke_off(&mut self, core: &Core, why: Option<String>) -> Result<Stage, CallError> {
         self.empty += 1;
         let resumable = core.era == Era::Legacy && self.last_event.is_some();
-        if !resumable || self.failures > MAX_FAILURES || self.empty > MAX_EMPTY {
+        if !resumable || self.failures > MAX_RESUME_FAILURES || self.empty > MAX_EMPTY_STREAMS {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             return Err(CallError::Closed(
                 format!("the response stream ended early{why}").into(),
             ));
         }
-        let retry = self.retry.unwrap_or(RETRY);
+        let retry = self.retry.unwrap_or(DEFAULT_RETRY_DELAY);
         let backoff = retry * 2u32.pow(self.failures.min(8));
         let pause = if self.failures == 0 {
             retry
@@ -506,20 +506,20 @@ impl Exchange {
         Ok(Stage::Pausing(Box::pin(sleep(pause))))
     }
 
-    /// The head of the answer to taking a stream up again.
+    /// Handles the response head of an attempt to resume a stream.
     fn resumed(&mut self, core: &Core, response: Response<Body>) -> Result<Stage, CallError> {
         let status = response.status();
         if status.is_success() && media(response.headers()) == Media::Events {
             self.failures = 0;
             return Ok(events(core, response.into_body()));
         }
-        let why = format!("taking it up again was answered HTTP {}", status.as_u16());
+        let why = format!("resuming it failed with HTTP {}", status.as_u16());
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             self.failures += 1;
             return self.broke_off(core, Some(why));
         }
         if status == StatusCode::NOT_FOUND && core.has_session() {
-            // The request did reach the server: whoever called must not take this for a safe retry.
+            // The request did reach the server, so the caller must not treat this as safe to retry.
             core.expired();
         }
         Err(CallError::Closed(
@@ -539,7 +539,7 @@ fn refused(invalid: &Invalid) -> CallError {
 fn unread(core: &Core, error: &Unread<hyper::Error>) -> CallError {
     match error {
         Unread::TooLong => CallError::Refused(
-            format!("it is longer than {} bytes{BOUND}", core.max_message).into(),
+            format!("it is longer than {} bytes{LIMIT_HINT}", core.max_message).into(),
         ),
         Unread::Broken(error) => {
             CallError::Closed(format!("the answer broke off: {}", cause(error)).into())
@@ -547,26 +547,24 @@ fn unread(core: &Core, error: &Unread<hyper::Error>) -> CallError {
     }
 }
 
-/// `Mcp-Session-Id`: visible ASCII (2025-11-25 basic/transports "Session Management").
+/// Reads `Mcp-Session-Id`: visible ASCII (2025-11-25 basic/transports "Session Management").
 fn session(headers: &http::HeaderMap) -> Result<Option<HeaderValue>, CallError> {
     let Some(id) = headers.get(SESSION_ID) else {
         return Ok(None);
     };
     let visible = id.as_bytes().iter().all(u8::is_ascii_graphic);
-    if id.is_empty() || id.len() > MAX_SESSION || !visible {
-        return Err(CallError::Refused(
-            "its session id is not acceptable".into(),
-        ));
+    if id.is_empty() || id.len() > MAX_SESSION_ID_BYTES || !visible {
+        return Err(CallError::Refused("its session id is invalid".into()));
     }
     let mut id = id.clone();
     id.set_sensitive(true);
     Ok(Some(id))
 }
 
-/// Whether an answer means that the session is no longer known.
+/// Returns true if a response means that the server no longer knows the session.
 ///
-/// 404 says so by the specification, unless it says that the method is unknown. Servers built on a widespread
-/// example say it with 400 and a message about a session id.
+/// By the specification that is a 404, unless the error says that the method is unknown. Servers built on a widespread
+/// example send 400 with a message about a session id.
 fn forgot_session(status: StatusCode, error: Option<&RpcError>) -> bool {
     match (status, error) {
         (StatusCode::NOT_FOUND, Some(error)) => error.code != crate::error::METHOD_NOT_FOUND,

@@ -1,7 +1,7 @@
-//! Finding out what a URL speaks (2026-07-28 basic/transports/streamable-http "Backward Compatibility").
+//! Detects the protocol that a URL speaks (2026-07-28 basic/transports/streamable-http "Backward Compatibility").
 //!
-//! `server/discover` comes first: a result, or one of the errors that only modern servers know, decides.
-//! Anything else means `initialize`, and where that is refused too, GET for the stream of HTTP+SSE.
+//! `server/discover` is tried first. A result, or an error that only modern servers send, settles it. Otherwise
+//! `initialize` is tried, and if that is refused too, GET for the event stream of HTTP+SSE.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::{
     protocol::method,
 };
 
-/// Makes a conversation with the server at `url`.
+/// Connects to the server at `url`.
 pub(in crate::client) async fn connect(
     pool: &Pool,
     url: &str,
@@ -46,7 +46,7 @@ pub(in crate::client) async fn connect(
             };
         }
         None => {
-            // A server that never answers what it does not know must not use up the time for `initialize`.
+            // Half of the time is reserved for `initialize`, in case the server never answers unknown requests.
             match timeout(options.timeout / 2, probe(pool, &endpoint, options)).await {
                 Ok((link, Probe::Modern(info))) => return Ok(client(link, info)),
                 Ok((_, Probe::No(error))) => return Err(error),
@@ -64,9 +64,9 @@ fn client(link: HttpLink, info: ServerInfo) -> Client {
 
 enum Probe {
     Modern(ServerInfo),
-    /// Not modern, or it cannot be told: `initialize` may do.
+    /// Not modern, or unclear. `initialize` may work.
     NotModern(ConnectError),
-    /// Nothing will do.
+    /// No protocol will work.
     No(ConnectError),
 }
 
@@ -75,8 +75,8 @@ async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink
     let params = format!("{{\"_meta\":{}}}", modern_meta(options));
     let mut asked = ask(&link, method::DISCOVER, &params).await;
     if matches!(&asked.answer, Ok(frame) if offers_ours(frame)) {
-        // 2026-07-28 basic/versioning: a client retries with a version that the server names. That is the
-        // one it was asked in: what refused it (half of a server being updated, say) may not do so again.
+        // 2026-07-28 basic/versioning: a client retries with a version that the server names. Here that is the version
+        // it already used. The retry may still succeed, for example if only half of the server is updated yet.
         asked = ask(&link, method::DISCOVER, &params).await;
     }
     let outcome = match asked.answer {
@@ -92,7 +92,7 @@ async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink
     (link, outcome)
 }
 
-/// Whether an error says that our version is not supported, and names it among those that are.
+/// Returns true if an error says that our version is unsupported, yet lists it as supported.
 fn offers_ours(frame: &Frame) -> bool {
     if frame.kind() != Kind::Error {
         return false;
@@ -108,7 +108,7 @@ fn offers_ours(frame: &Frame) -> bool {
         })
 }
 
-/// What an error as the answer to `server/discover` means.
+/// Interprets an error response to `server/discover`.
 fn refusal(error: &RpcError) -> Probe {
     match error.code {
         UNSUPPORTED_VERSION => {
@@ -133,7 +133,7 @@ fn refusal(error: &RpcError) -> Probe {
     }
 }
 
-/// `initialize`, and HTTP+SSE where that is refused.
+/// Tries `initialize`, then HTTP+SSE if that is refused.
 async fn legacy(
     pool: &Pool,
     endpoint: &Endpoint,
@@ -168,7 +168,7 @@ async fn legacy(
     match sse::connect(pool, url, headers, options, ambient).await {
         Ok(client) => Ok(client),
         Err(ConnectError::Unreachable(_)) => Err(error),
-        // It is HTTP+SSE, and something else is wrong.
+        // The server speaks HTTP+SSE, but something else is wrong.
         Err(other) => Err(other),
     }
 }
@@ -211,7 +211,7 @@ struct Asked {
     unreachable: bool,
 }
 
-/// Asks one thing of the handshake; what comes before the answer is of no interest yet.
+/// Sends one handshake request. Notifications before the response are ignored.
 async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
     let request = Frame::request("0", method, Some(params.as_bytes()));
     let mut call = match link.call(Outgoing::new(&request)) {
@@ -228,7 +228,7 @@ async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
     let answer = loop {
         match call.next().await {
             Ok(Event::Response(frame)) => break Ok(frame),
-            // There is nobody yet who could be asked.
+            // No client is attached yet that could answer.
             Ok(Event::Request(question)) => {
                 let refusal = RpcError::method_not_found(question.method());
                 link.send_behind(Frame::error(question.id(), &refusal));

@@ -1,4 +1,4 @@
-//! Where a server is, as requests need it: the URL without its secrets, and the configured headers.
+//! A server's endpoint: the URL without its secrets, and the configured headers.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ pub(in crate::client) const PROTOCOL_VERSION: HeaderName =
     HeaderName::from_static("mcp-protocol-version");
 pub(in crate::client) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Headers that the configuration does not set.
-const OURS: [HeaderName; 7] = [
+/// Headers that the configuration cannot set.
+const RESERVED_HEADERS: [HeaderName; 7] = [
     ACCEPT,
     CONNECTION,
     CONTENT_LENGTH,
@@ -27,28 +27,28 @@ const OURS: [HeaderName; 7] = [
     SESSION_ID,
 ];
 
-/// A server's URL and headers, checked.
+/// A server's validated URL and headers.
 #[derive(Clone)]
 pub(in crate::client) struct Endpoint {
     pub(in crate::client) uri: Uri,
-    /// What requests need of `uri`.
+    /// The parts of `uri` that requests need.
     pub(in crate::client) origin: Arc<Origin>,
-    /// Host and port for messages: never userinfo, path or query.
+    /// Host and port for messages, never userinfo, path or query.
     pub(in crate::client) peer: Arc<str>,
-    /// What the configuration adds to every request.
+    /// Headers that the configuration adds to every request.
     pub(in crate::client) headers: HeaderMap,
     pub(in crate::client) authorize: Option<Arc<dyn Authorize>>,
     pub(in crate::client) sign: Option<Arc<dyn Sign>>,
 }
 
-/// A URL in the pieces that requests need of it.
+/// A URL split into the parts that requests need.
 pub(in crate::client) struct Origin {
     pub(in crate::client) uri: Uri,
     pub(in crate::client) tls: bool,
     pub(in crate::client) authority: Arc<str>,
     /// Origin form (RFC 9112, 3.2.1).
     pub(in crate::client) target: Uri,
-    /// `Host`, where the configuration does not say it.
+    /// The `Host` header, unless the configuration sets it.
     pub(in crate::client) host: Option<HeaderValue>,
 }
 
@@ -70,7 +70,7 @@ impl Origin {
 }
 
 impl Endpoint {
-    /// Checks a URL and the headers that go with it.
+    /// Validates a URL and its headers.
     pub(in crate::client) fn new(
         url: &str,
         headers: &[(String, String)],
@@ -94,16 +94,17 @@ impl Endpoint {
         for (name, value) in headers {
             let Ok(key) = HeaderName::from_bytes(name.as_bytes()) else {
                 let name: String = name.chars().take(80).collect();
-                return refuse(format!("{name:?} is no header name"));
+                return refuse(format!("{name:?} is not a valid header name"));
             };
-            // Client configurations of others often spell these out; they are the protocol's to say.
-            if OURS.contains(&key) {
+            // Configurations copied from other clients often contain these headers. The protocol sets them, so they are
+            // ignored.
+            if RESERVED_HEADERS.contains(&key) {
                 tracing::debug!(header = %key, "ignored a configured header that the protocol sets");
                 continue;
             }
             let Ok(mut value) = HeaderValue::from_str(value.trim()) else {
                 return refuse(format!(
-                    "the value of header {key} has characters that no header may have"
+                    "the value of header {key} has characters that are not allowed in a header"
                 ));
             };
             value.set_sensitive(true);
@@ -144,7 +145,7 @@ impl Endpoint {
         })
     }
 
-    /// The same with access tokens, unless the configuration has a header for that.
+    /// Adds access tokens, unless the configuration sets `Authorization`.
     pub(in crate::client) fn authorized(self, authorize: Option<&Arc<dyn Authorize>>) -> Self {
         let authorize = authorize.filter(|_| !self.headers.contains_key(AUTHORIZATION));
         Self {
@@ -153,7 +154,7 @@ impl Endpoint {
         }
     }
 
-    /// The same headers for another place at the same server.
+    /// The same headers for another URL on the same server.
     pub(in crate::client) fn at(&self, uri: Uri) -> Self {
         Self {
             origin: Origin::new(&uri),
@@ -162,10 +163,10 @@ impl Endpoint {
         }
     }
 
-    /// What a server said, short and printable, without the headers that we sent it.
+    /// A short, printable excerpt of a server's text, without any headers that we sent.
     pub(in crate::client) fn excerpt(&self, text: &[u8]) -> String {
-        const SHOWN: usize = 200;
-        let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
+        const MAX_EXCERPT_CHARS: usize = 200;
+        let text = String::from_utf8_lossy(&text[..text.len().min(4 * MAX_EXCERPT_CHARS)]);
         if text.trim_start().starts_with('<') {
             return String::new();
         }
@@ -180,13 +181,13 @@ impl Endpoint {
         let printable = text
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
-            .take(SHOWN)
+            .take(MAX_EXCERPT_CHARS)
             .collect::<String>();
         printable.trim().to_owned()
     }
 }
 
-/// Host and port of a URL, the scheme's port where it names none.
+/// Host and port of a URL, with the scheme's default port if it has none.
 pub(in crate::client) fn peer(uri: &Uri) -> String {
     let host = uri.host().unwrap_or_default();
     format!("{host}:{}", port(uri))
@@ -201,8 +202,8 @@ fn port(uri: &Uri) -> u16 {
     uri.port_u16().unwrap_or(default)
 }
 
-/// Resolves what a server calls its message endpoint; only its own origin is accepted, for the messages
-/// and the configured headers go there.
+/// Resolves the message endpoint that a server announced. It must have the server's origin, because the messages and
+/// the configured headers go there.
 pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
     let reference = reference.trim();
     let shown = || {
@@ -236,7 +237,7 @@ pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, Str
     };
     let uri: Uri = text
         .parse()
-        .map_err(|_| format!("the message endpoint {:?} is no URL", shown()))?;
+        .map_err(|_| format!("the message endpoint {:?} is not a URL", shown()))?;
     let same_host = uri
         .host()
         .zip(base.host())
@@ -253,7 +254,7 @@ pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, Str
     Ok(uri)
 }
 
-/// Takes `.` and `..` out of a path (RFC 3986, 5.2.4).
+/// Removes `.` and `..` segments from a path (RFC 3986, 5.2.4).
 fn without_dots(path_and_query: &str) -> String {
     let (path, query) = match path_and_query.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -306,7 +307,7 @@ mod tests {
             ("example.test/mcp", vec![], "http://"),
             ("ftp://example.test/", vec![], "http://"),
             ("http://", vec![], "URL"),
-            ("http://a/", header("a b", "c"), "no header name"),
+            ("http://a/", header("a b", "c"), "not a valid header name"),
             ("http://a/", header("A", "b\nc"), "characters"),
         ] {
             let error = Endpoint::new(url, &headers).map(|_| ()).expect_err(url);

@@ -1,4 +1,4 @@
-//! One conversation over streamable HTTP: what its requests have in common, and its background tasks.
+//! The shared state and background tasks of one MCP connection over streamable HTTP.
 
 use std::{
     error::Error,
@@ -43,20 +43,19 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
-/// Messages (cancellations, answers to pings) that may be on their way beside the calls; past it they are
-/// left out.
-const BACKGROUND: usize = 64;
-/// Wall time for a message that has no answer.
+/// Maximum background messages (cancellations, ping responses) in flight beside the calls. Further ones are dropped.
+const MAX_BACKGROUND_MESSAGES: usize = 64;
+/// Timeout for a message without a response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Calls in a row after which a server is taken for one that logs nothing on its own stream.
-const MAX_IN_VAIN: u32 = 8;
-/// Ends of answered streams that may be awaited, for how long, and how much may come: it saves their
-/// connections, past it they are closed.
-const DRAINS: usize = 64;
+/// After this many consecutive calls without a log message, the server is assumed to send none on its own stream.
+const MAX_SILENT_CALLS: u32 = 8;
+/// Limits for reading finished streams to their end so that their connections can be reused: number, time and bytes.
+/// Beyond them, the connection is closed.
+const MAX_DRAINS: usize = 64;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-const DRAIN_BYTES: usize = 64 * 1024;
+const MAX_DRAIN_BYTES: usize = 64 * 1024;
 
-/// A conversation. Cheap to clone; the last clone to go ends its background tasks.
+/// A connection to one server. Cheap to clone. Dropping the last clone ends the background tasks.
 #[derive(Clone)]
 pub(crate) struct HttpLink {
     owner: Arc<Owner>,
@@ -72,34 +71,35 @@ impl Drop for Owner {
     }
 }
 
-/// What is known of the stream of a legacy server for what belongs to no call.
+/// State of a legacy server's own stream, which carries messages outside of any call.
 #[derive(Default)]
 pub(super) struct Beside {
     pub(super) is_open: AtomicBool,
-    /// Calls in a row whose log messages were waited for there in vain.
+    /// Consecutive calls that waited for log messages on it and received none.
     in_vain: AtomicU32,
 }
 
 impl Beside {
-    /// Whether log messages of a call may come there after its answer.
+    /// Returns true if a call's log messages may arrive here after its response.
     pub(super) fn may_log(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed) && self.in_vain.load(Ordering::Relaxed) < MAX_IN_VAIN
+        self.is_open.load(Ordering::Relaxed)
+            && self.in_vain.load(Ordering::Relaxed) < MAX_SILENT_CALLS
     }
 
     pub(super) fn has_logged(&self) {
         self.in_vain.store(0, Ordering::Relaxed);
     }
 
-    /// Nothing came for a call that waited.
+    /// Records a call that waited for log messages in vain.
     pub(super) fn was_silent(&self) {
         self.in_vain.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What a conversation's requests say of it.
+/// The era, version and session in the headers of requests.
 pub(super) enum Mode {
     Modern,
-    /// Before the answer to `initialize`: no version, no session.
+    /// Before the response to `initialize`: no version, no session.
     Handshake,
     Legacy {
         version: Version,
@@ -107,7 +107,7 @@ pub(super) enum Mode {
     },
 }
 
-/// A call in flight: its id, who made it, and where it gets what belongs to it.
+/// A call in flight: id, caller, and the slot for events that arrive elsewhere.
 type InFlight = (u64, Option<CallerId>, Arc<Slot>);
 
 pub(super) struct Core {
@@ -117,19 +117,18 @@ pub(super) struct Core {
     pub(super) era: Era,
     pub(super) endpoint: Endpoint,
     pool: Pool,
-    /// Of every POST.
+    /// Headers of every POST.
     headers: HeaderMap,
     session: Option<HeaderValue>,
     next_id: AtomicU64,
     stray: AtomicU64,
-    /// Calls in flight: for what comes on the stream of a legacy conversation and belongs to one of them, and
-    /// for the end of the conversation.
+    /// Calls in flight. Used to assign messages on the server's own stream, and to end the calls when the link closes.
     calls: Mutex<Vec<InFlight>>,
-    /// Where a legacy server says what belongs to no call's own stream.
+    /// The legacy server's own stream.
     pub(super) stream: Beside,
-    /// Explicit close: everything stops.
+    /// Explicitly closed: everything stops.
     pub(super) over: CancellationToken,
-    /// Over, or known to be of no more use.
+    /// Closed, or known to be unusable.
     dead: CancellationToken,
     is_dead: AtomicBool,
     why: OnceLock<Arc<str>>,
@@ -145,7 +144,7 @@ impl HttpLink {
         headers.reserve(6);
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
-        // HTTP/2 (only over TLS here) has its own way to say it.
+        // HTTP/2 (used only over TLS here) has `:authority` instead.
         if !endpoint.origin.tls
             && let Some(host) = &endpoint.origin.host
         {
@@ -154,7 +153,7 @@ impl HttpLink {
         let (era, version, session) = match mode {
             Mode::Modern => (Era::Modern, Some(Version::LATEST), None),
             Mode::Handshake => (Era::Legacy, None, None),
-            // The header came with 2025-06-18.
+            // The header exists since 2025-06-18.
             Mode::Legacy { version, session } => {
                 let version = Some(version).filter(|version| *version >= Version::V2025_06_18);
                 (Era::Legacy, version, session)
@@ -167,10 +166,10 @@ impl HttpLink {
             headers.insert(SESSION_ID, session.clone());
         }
         if era == Era::Modern {
-            // A request puts its own in this place.
+            // A placeholder that each request replaces.
             headers.insert(MCP_METHOD, HeaderValue::from_static(method::TOOLS_CALL));
         }
-        let (drains, bodies) = mpsc::channel(DRAINS);
+        let (drains, bodies) = mpsc::channel(MAX_DRAINS);
         let core = Core {
             label: options.label.clone(),
             max_message: options.max_message,
@@ -190,7 +189,7 @@ impl HttpLink {
             why: OnceLock::new(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
-            background: Arc::new(Semaphore::new(BACKGROUND)),
+            background: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
             drains,
         };
         let link = Self {
@@ -206,7 +205,7 @@ impl HttpLink {
         &self.owner.core
     }
 
-    /// Runs a task for as long as the conversation lasts.
+    /// Runs a task until the link closes.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let core = self.core();
         let over = core.over.clone();
@@ -248,7 +247,7 @@ impl HttpLink {
             return Err(core.dead_error());
         }
         if core.era == Era::Modern && frame.is_response() {
-            let why = "a server of this protocol version takes no responses";
+            let why = "this protocol version has no responses to the server";
             return Err(CallError::Unsendable(why.into()));
         }
         tokio::select! {
@@ -268,9 +267,9 @@ impl HttpLink {
         let core = self.core();
         core.die("closed by the gateway");
         core.over.cancel();
-        if core.why.get().is_some_and(|why| **why == *EXPIRED) {
-            // One call was turned away. Another one that was sent before may be carried out yet, and must not be taken for one that
-            // can be made again: it ends with its own answer.
+        if core.why.get().is_some_and(|why| **why == *SESSION_EXPIRED) {
+            // The server rejected one call. Another one that was sent earlier may still be executed, so it must not
+            // look safe to retry: it ends with its own response.
             core.tasks.close();
             return;
         }
@@ -285,7 +284,7 @@ impl HttpLink {
         let mut headers = core.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(SESSION_ID, session.clone());
-        // Best effort: a server may refuse it (405), and one that is gone needs none.
+        // Best effort: a server may refuse it (405) or be gone already.
         let _ = timeout(grace, core.request(Method::DELETE, headers, Bytes::new())).await;
     }
 
@@ -293,16 +292,16 @@ impl HttpLink {
         self.core().stray.load(Ordering::Relaxed)
     }
 
-    /// Sends a message in the background, if not too many are on their way.
+    /// Sends a message in the background unless too many are in flight.
     pub(in crate::client) fn send_behind(&self, frame: Frame) {
         self.core().send_behind(frame);
     }
 }
 
-const EXPIRED: &str = "the server no longer knows this session";
+const SESSION_EXPIRED: &str = "the server no longer knows this session";
 
 impl Core {
-    /// Whether the link is of no more use.
+    /// Returns true if the link is unusable.
     pub(super) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
@@ -314,7 +313,7 @@ impl Core {
         self.pool.send(&self.endpoint, request)
     }
 
-    /// GET for a stream: the one of its own, or the rest of one that broke off.
+    /// GET for a stream: the server's own, or with `last_event` the rest of an interrupted one.
     pub(super) fn stream(&self, last_event: Option<&str>) -> Answering {
         let mut headers = self.headers.clone();
         headers.remove(CONTENT_TYPE);
@@ -325,7 +324,7 @@ impl Core {
         self.request(Method::GET, headers, Bytes::new())
     }
 
-    /// POSTs a message that has no answer.
+    /// POSTs a message that has no response.
     async fn post(&self, frame: &Frame) -> Result<(), CallError> {
         let mut headers = self.headers.clone();
         if self.era == Era::Modern {
@@ -360,7 +359,7 @@ impl Core {
             return;
         }
         let Ok(permit) = self.background.clone().try_acquire_owned() else {
-            tracing::debug!(server = %self.label, method = frame.method(), "left out a message: too many wait");
+            tracing::debug!(server = %self.label, method = frame.method(), "dropped a message: too many are in flight");
             return;
         };
         let core = self.clone();
@@ -371,7 +370,7 @@ impl Core {
                 () = core.over.cancelled() => return,
             };
             if let Err(error) = sent {
-                tracing::debug!(server = %core.label, method = frame.method(), %error, "a message was not taken");
+                tracing::debug!(server = %core.label, method = frame.method(), %error, "the server did not accept a message");
             }
         };
         self.tasks.spawn_on(task, &self.runtime);
@@ -381,10 +380,10 @@ impl Core {
         self.send_behind(Frame::result(ping.id(), b"{}"));
     }
 
-    /// Lets an answered stream come to its end, so that its connection can be used again.
+    /// Reads a finished stream to its end, so that its connection can be reused.
     pub(super) fn drain(&self, body: Body) {
         if !body.is_end_stream() {
-            // A full queue costs a connection, nothing else.
+            // If the queue is full, the connection is closed instead.
             let _ = self.drains.try_send(body);
         }
     }
@@ -393,9 +392,9 @@ impl Core {
         self.session.is_some()
     }
 
-    /// Notes that the server forgot the session: the conversation is of no more use.
+    /// Records that the server has forgotten the session. The link is unusable from then on.
     pub(super) fn expired(&self) -> CallError {
-        self.die(EXPIRED);
+        self.die(SESSION_EXPIRED);
         CallError::SessionExpired
     }
 
@@ -407,7 +406,7 @@ impl Core {
 
     pub(super) fn dead_error(&self) -> CallError {
         match self.why.get() {
-            Some(why) if **why == *EXPIRED => CallError::SessionExpired,
+            Some(why) if **why == *SESSION_EXPIRED => CallError::SessionExpired,
             Some(why) => CallError::Closed(why.clone()),
             None => CallError::Closed("closed by the gateway".into()),
         }
@@ -417,11 +416,11 @@ impl Core {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a call gets what belongs to it but comes elsewhere: messages (legacy era only), and its end.
+    /// Registers a call. The slot receives its events from other streams (legacy era only) and the end of the link.
     pub(super) fn enter(&self, id: u64, caller: Option<CallerId>) -> Arc<Slot> {
         let slot = Slot::new();
         self.calls().push((id, caller, slot.clone()));
-        // Looked at after the push: `close` ends what it finds, so one of the two sees this call.
+        // Checked after the push: `close` ends all calls that it finds, so either this check or `close` sees the call.
         if self.is_dead() && self.over.is_cancelled() {
             slot.end(Err(self.dead_error()));
         }
@@ -435,14 +434,14 @@ impl Core {
         }
     }
 
-    /// The call of this id.
+    /// Finds a call by id.
     pub(super) fn in_flight(&self, id: u64) -> Option<Arc<Slot>> {
         let calls = self.calls();
         let call = calls.iter().find(|(known, ..)| *known == id);
         call.map(|(_, _, slot)| slot.clone())
     }
 
-    /// Whose call something belongs to that names none.
+    /// Determines the call that a message without a call id belongs to.
     pub(super) fn whose(&self) -> Whose {
         whose(
             self.calls()
@@ -451,7 +450,7 @@ impl Core {
         )
     }
 
-    /// Gives a log message to each caller with calls in flight.
+    /// Passes a log message to each caller with calls in flight.
     pub(super) fn to_each_caller(&self, notification: &Frame) {
         let slots = {
             let calls = self.calls();
@@ -462,31 +461,31 @@ impl Core {
         }
     }
 
-    /// Answers a question that finds nobody who could be asked.
+    /// Refuses a server request that no client can answer.
     pub(super) fn refuse(self: &Arc<Self>, question: &Frame) {
         self.send_behind(too_many(question));
     }
 
-    /// Notes something that nothing waits for.
+    /// Counts and logs a message that matches no pending call.
     pub(super) fn stray(&self, what: &str) {
         let count = self.stray.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {
-            tracing::warn!(server = %self.label, count, "ignored what nothing waits for: {what}");
+            tracing::warn!(server = %self.label, count, "ignored an unexpected message: {what}");
         }
     }
 
-    /// Whether whoever answers is not the gateway that the request was for, and took no notice of it.
+    /// Returns true if another gateway than the intended one received the request, and therefore ignored it.
     pub(super) fn is_misdirected(&self, status: StatusCode) -> bool {
         self.endpoint.sign.is_some() && status == StatusCode::MISDIRECTED_REQUEST
     }
 
-    /// A request that got no response at all.
+    /// The error for a request without any response.
     pub(super) fn broken(&self, error: &pool::Error) -> CallError {
         let peer = &self.endpoint.peer;
         if let pool::Error::SignIn(sign_in) = error {
             return CallError::SignIn(sign_in.clone());
         }
-        // Another gateway may have what this one had.
+        // Another gateway may now have the sessions of this one.
         if error.is_connect() && self.endpoint.sign.is_some() {
             return self.expired();
         }
@@ -500,28 +499,28 @@ impl Core {
     }
 }
 
-/// `Mcp-Method`.
+/// The value of `Mcp-Method`.
 fn method_header(name: &str) -> Result<HeaderValue, CallError> {
     Ok(match name {
         method::TOOLS_CALL => HeaderValue::from_static(method::TOOLS_CALL),
         method::RESOURCES_READ => HeaderValue::from_static(method::RESOURCES_READ),
         method::PROMPTS_GET => HeaderValue::from_static(method::PROMPTS_GET),
         other => HeaderValue::from_str(other)
-            .map_err(|_| CallError::Unsendable("the method is no header value".into()))?,
+            .map_err(|_| CallError::Unsendable("the method is not a valid header value".into()))?,
     })
 }
 
-/// The causes below an error, from the outer to the inner.
+/// The causes of an error, from outer to inner.
 pub(in crate::client) fn cause(error: &(dyn Error + 'static)) -> String {
     model::with_causes(error.source().unwrap_or(error))
 }
 
-/// Reads bodies to their end.
+/// Reads response bodies to their end.
 async fn drain(mut bodies: mpsc::Receiver<Body>) {
     let mut draining = FuturesUnordered::new();
     loop {
         tokio::select! {
-            body = bodies.recv(), if draining.len() < DRAINS => match body {
+            body = bodies.recv(), if draining.len() < MAX_DRAINS => match body {
                 Some(body) => draining.push(timeout(DRAIN_TIMEOUT, drain_one(body))),
                 None => return,
             },
@@ -531,7 +530,7 @@ async fn drain(mut bodies: mpsc::Receiver<Body>) {
 }
 
 async fn drain_one(mut body: Body) {
-    let mut left = DRAIN_BYTES;
+    let mut left = MAX_DRAIN_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
             return;
@@ -540,13 +539,13 @@ async fn drain_one(mut body: Body) {
     }
 }
 
-/// Gives an event to whoever listens for what belongs to no call.
+/// Passes an event to the ambient queue.
 pub(super) fn ambient(core: &Arc<Core>, to: &mpsc::Sender<Event>, event: Event) {
     let Err(refused) = to.try_send(event) else {
         return;
     };
     match refused.into_inner() {
         Event::Request(question) | Event::Unclear(question) => core.refuse(&question),
-        _ => tracing::debug!(server = %core.label, "dropped a notification: too many wait"),
+        _ => tracing::debug!(server = %core.label, "dropped a notification: too many are queued"),
     }
 }

@@ -1,9 +1,10 @@
-//! The stream of a legacy server for what belongs to no call (2025-11-25 basic/transports "Listening for
-//! Messages from the Server").
+//! A legacy server's own stream, for messages outside of any call (2025-11-25 basic/transports "Listening for Messages
+//! from the Server").
 //!
-//! What does belong to a call after all, as far as that can be told, is given to it.
+//! Messages that can be assigned to a call are passed to it.
 //!
-//! It is opened in the background and opened again whenever it ends; a server that has none says so once.
+//! The stream is opened in the background and reopened whenever it ends. If the server refuses with a status that means
+//! it has no such stream, it is not tried again.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -29,32 +30,31 @@ use crate::{
     sse::Parser,
 };
 
-/// Wall time for the head of the answer.
+/// Timeout for the response head.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
-const RETRY: Duration = Duration::from_secs(1);
-const MAX_RETRY: Duration = Duration::from_secs(3600);
+const DEFAULT_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(3600);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// A stream that lasted this long was a good one.
-const GOOD: Duration = Duration::from_secs(30);
+/// A stream that lasted this long counts as a success.
+const STABLE_STREAM_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct Listener {
     last_event: Option<String>,
     retry: Option<Duration>,
     failures: u32,
-    /// There was a stream once: the server has one.
+    /// The stream was open at least once, so the server supports it.
     opened: bool,
 }
 
 enum Open {
     Stream(Body),
-    /// Not now.
+    /// Try again later.
     Later,
-    /// Not at all.
+    /// The server has no such stream.
     Never,
 }
 
-/// Keeps the stream open.
 pub(super) async fn listen(core: Arc<Core>, to: mpsc::Sender<Event>) {
     let mut listener = Listener::default();
     loop {
@@ -65,7 +65,7 @@ pub(super) async fn listen(core: Arc<Core>, to: mpsc::Sender<Event>) {
                 core.stream.is_open.store(true, Ordering::Relaxed);
                 let fruitful = listener.read(&core, body, &to).await;
                 core.stream.is_open.store(false, Ordering::Relaxed);
-                fruitful || started.elapsed() >= GOOD
+                fruitful || started.elapsed() >= STABLE_STREAM_TIME
             }
             Open::Later => false,
             Open::Never => return,
@@ -92,7 +92,7 @@ impl Listener {
                 Open::Stream(response.into_body())
             }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Open::Later,
-            // Before there was a stream, it only means that the server has no such thing.
+            // Before the first successful open, 404 only means that the server has no such stream.
             StatusCode::NOT_FOUND if self.opened && core.has_session() => {
                 core.expired();
                 Open::Never
@@ -105,7 +105,7 @@ impl Listener {
         }
     }
 
-    /// Reads a stream to its end; says whether it brought anything.
+    /// Reads a stream to its end. Returns true if it brought anything.
     async fn read(&mut self, core: &Arc<Core>, mut body: Body, to: &mpsc::Sender<Event>) -> bool {
         let mut parser = Parser::new(core.max_message);
         let mut fruitful = false;
@@ -127,7 +127,7 @@ impl Listener {
                     self.last_event = event.id;
                 }
                 if let Some(retry) = event.retry {
-                    self.retry = Some(Duration::from_millis(retry).min(MAX_RETRY));
+                    self.retry = Some(Duration::from_millis(retry).min(MAX_RETRY_DELAY));
                 }
                 if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
                     continue;
@@ -142,10 +142,10 @@ impl Listener {
         fruitful
     }
 
-    /// Wait before the next attempt; some of it by chance, so that the clients of a server that was
-    /// restarted do not come back all at once.
+    /// Delay before the next attempt, with jitter so that the clients of a restarted server do not reconnect all at
+    /// once.
     fn pause(&self) -> Duration {
-        let retry = self.retry.unwrap_or(RETRY);
+        let retry = self.retry.unwrap_or(DEFAULT_RETRY_DELAY);
         let backoff = retry.saturating_mul(2u32.pow(self.failures.min(8)));
         let pause = backoff.clamp(retry, MAX_BACKOFF.max(retry));
         pause.mul_f64(rand::random_range(1.0..1.25))
@@ -186,8 +186,8 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
             }
         }
         Kind::Request if frame.method() == method::PING => core.answer_ping(&frame),
-        // It ought to come on the stream of the call that it belongs to. Many servers put it here all the
-        // same, and with calls of one caller in flight it is clear whose it is.
+        // It should come on the stream of its call. Many servers send it here anyway, and with a single caller in
+        // flight the recipient is clear.
         Kind::Request => match core.whose() {
             Whose::One(slot) => {
                 if let Some(event) = slot.push(Event::Request(frame)) {
@@ -197,6 +197,6 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
             Whose::Nobodys => ambient(core, to, Event::Request(frame)),
             Whose::Unclear => ambient(core, to, Event::Unclear(frame)),
         },
-        Kind::Result | Kind::Error => core.stray("an answer on the event stream"),
+        Kind::Result | Kind::Error => core.stray("a response on the event stream"),
     }
 }

@@ -1,8 +1,8 @@
-//! Streamable HTTP towards servers, both eras.
+//! Streamable HTTP towards servers, in both eras.
 //!
-//! Every message is a POST of its own over pooled connections; a response comes as JSON or at the end of a
-//! stream of events. What a server may keep from us is bounded: heads, bodies, events, waits. Redirects are
-//! not followed: the configured headers are for one origin.
+//! Every message is a separate POST over pooled connections. A response comes as JSON or at the end of an event stream.
+//! Everything that a server controls is bounded: heads, bodies, events, waits. Redirects are not followed, because the
+//! configured headers are meant for one origin.
 
 mod body;
 mod call;

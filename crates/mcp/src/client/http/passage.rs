@@ -1,7 +1,7 @@
-//! Messages to one endpoint, and its answers, as they are: for whoever passes on a conversation between others.
+//! Sends messages to one endpoint and returns the responses unchanged, for proxies between other parties.
 //!
-//! Deliberately absent: ids, progress tokens and sessions of our own, the handshake, eras, retries. Dropping a request
-//! or its [`Reply`] before the end closes its connection, which the endpoint may take for a cancellation.
+//! Deliberately absent: own ids, progress tokens and sessions, the handshake, eras, retries. Dropping a request or its
+//! [`Reply`] early closes the connection, which the endpoint may treat as a cancellation.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, header::ACCEPT};
@@ -21,28 +21,27 @@ use crate::{
     sse::{Event, Parser},
 };
 
-/// An endpoint, and the connections to it.
+/// An endpoint and its connection pool.
 pub struct Passage {
     pool: Pool,
     endpoint: Endpoint,
     max_message: usize,
 }
 
-/// Why there is no answer, or no more of it.
+/// Why a response is missing or incomplete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PassageError {
     /// Nothing was sent.
     #[error("cannot connect: {0}")]
     NotSent(String),
-    /// Whether it arrived is unknown.
+    /// The request may or may not have arrived.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// The answer is longer than a message may be.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
 }
 
-/// The head of an answer. Its body is read by [`Reply::event`] or by [`Reply::whole`].
+/// The head of a response. Read the body with [`Reply::event`] or [`Reply::whole`].
 pub struct Reply {
     pub status: StatusCode,
     headers: HeaderMap,
@@ -52,10 +51,10 @@ pub struct Reply {
 }
 
 impl Passage {
-    /// `headers` go with every request. `max_message` is in bytes.
+    /// `headers` are sent with every request. `max_message` is in bytes.
     ///
     /// # Errors
-    /// When the URL or a header cannot be used.
+    /// The URL or a header is invalid.
     pub fn new(
         url: &str,
         headers: &[(String, String)],
@@ -68,7 +67,7 @@ impl Passage {
         })
     }
 
-    /// Sends a request and waits for the head of its answer, for as long as that takes.
+    /// Sends a request and waits for the response head, without a timeout.
     ///
     /// # Errors
     /// [`PassageError::NotSent`] or [`PassageError::Broken`].
@@ -113,19 +112,19 @@ impl Reply {
         self.headers.get(name)
     }
 
-    /// Whether it is a stream of events.
+    /// Returns true if the body is an event stream.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.status.is_success() && media(&self.headers) == Media::Events
     }
 
-    /// The next event; `None` at the end of the stream.
+    /// The next event, or `None` at the end of the stream.
     ///
     /// # Errors
     /// [`PassageError::Broken`] or [`PassageError::TooLong`].
     ///
     /// # Cancel safety
-    /// Cancel safe: what was read stays here.
+    /// Cancel safe: partial data stays in `self`.
     pub async fn event(&mut self) -> Result<Option<Event>, PassageError> {
         loop {
             let event = self.parser.next_event();
@@ -144,7 +143,7 @@ impl Reply {
         }
     }
 
-    /// The whole body.
+    /// Reads the whole body.
     ///
     /// # Errors
     /// [`PassageError::Broken`] or [`PassageError::TooLong`].

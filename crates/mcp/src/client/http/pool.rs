@@ -1,8 +1,8 @@
-//! The connection pool, and how its connections are made.
+//! The connection pool, and how it connects.
 //!
-//! Plain HTTP never pays for TLS: the platform's root certificates are read at the first `https` connection.
-//! Nor does it pay for tasks between a request and its connection ([`super::wire`]); what speaks TLS, and
-//! perhaps HTTP/2 in it, comes out of hyper's own pool.
+//! Plain HTTP avoids the cost of TLS: the platform's root certificates are read at the first `https` connection. It
+//! also avoids a task switch between a request and its connection ([`super::wire`]). TLS connections, with HTTP/1 or
+//! HTTP/2, come from hyper's pool.
 
 use std::{
     pin::Pin,
@@ -39,24 +39,24 @@ use super::{
     wire::{Wire, WireBody, Wires},
 };
 
-/// Idle connections that are kept per host.
-const IDLE_PER_HOST: usize = 256;
+/// Maximum idle connections per host.
+const MAX_IDLE_PER_HOST: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Answer to a ping over HTTP/2.
+/// Timeout for the response to an HTTP/2 ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Name lookup, TCP and TLS together.
+/// Timeout for name lookup, TCP and TLS together.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(20);
-/// A request that is no part of a conversation.
+/// Timeout for a request outside of any MCP connection.
 pub(in crate::client) const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes that an HTTP/1 connection buffers: bounds a response's head.
-const HTTP1_BUFFER: usize = 256 * 1024;
+/// Buffer of an HTTP/1 connection in bytes. It limits a response head.
+const HTTP1_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The headers of proofs (RFC 9449), and how long a nonce may be, in bytes.
-const PROOF: HeaderName = HeaderName::from_static("dpop");
-const NONCE: HeaderName = HeaderName::from_static("dpop-nonce");
-const LONGEST_NONCE: usize = 1024;
+/// The headers of DPoP proofs (RFC 9449), and the maximum length of a nonce in bytes.
+const DPOP: HeaderName = HeaderName::from_static("dpop");
+const DPOP_NONCE: HeaderName = HeaderName::from_static("dpop-nonce");
+const MAX_NONCE_BYTES: usize = 1024;
 
-/// The connection pool that conversations share. Cheap to clone.
+/// The connection pool that all MCP connections share. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
     client: Client<Connector, Full<Bytes>>,
@@ -64,11 +64,11 @@ pub struct Pool {
     wires: Wires,
 }
 
-/// A request under way: the head of its answer.
+/// A request in flight. Resolves to the response head.
 pub(in crate::client) type Answering =
     Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
-/// Why a request got no answer.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::client) enum Error {
     #[error("no connection")]
@@ -82,7 +82,7 @@ pub(in crate::client) enum Error {
 }
 
 impl Error {
-    /// Whether not even a connection could be made.
+    /// Returns true if connecting failed.
     pub(in crate::client) fn is_connect(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -92,7 +92,7 @@ impl Error {
     }
 }
 
-/// A response's body. Dropped before its end, it costs the connection.
+/// A response body. Dropping it before its end closes the connection.
 pub(in crate::client) enum Body {
     Wire(WireBody),
     Client(Incoming),
@@ -134,7 +134,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// `public_only`: whether it only leads to addresses of the public internet.
+    /// `public_only`: connect only to addresses on the public internet.
     pub(in crate::client) fn new(public_only: bool) -> Self {
         let connector = Connector::new(public_only);
         Self {
@@ -144,16 +144,16 @@ impl Pool {
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_max_idle_per_host(IDLE_PER_HOST)
-                .http1_max_buf_size(HTTP1_BUFFER)
+                .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+                .http1_max_buf_size(HTTP1_BUFFER_BYTES)
                 .http2_keep_alive_interval(KEEPALIVE)
                 .http2_keep_alive_timeout(PING_TIMEOUT)
                 .build(connector),
         }
     }
 
-    /// Starts a request with the access token that the endpoint's requests need, if any. It is sent a second time where the
-    /// server refuses the token and there is another one.
+    /// Starts a request with the endpoint's access token, if it uses one. If the server rejects the token and another
+    /// one is available, the request is sent a second time.
     pub(in crate::client) fn send(
         &self,
         endpoint: &Endpoint,
@@ -172,10 +172,10 @@ impl Pool {
         }
     }
 
-    /// Sends a request, and reads its whole answer: not a conversation's, but one of those before it.
+    /// Sends a request outside of any MCP connection and reads its whole response.
     ///
     /// # Errors
-    /// Why there is no answer of at most `max` bytes within that time.
+    /// Why there was no response of at most `max` bytes within that time.
     pub(in crate::client) async fn fetch(
         &self,
         request: Request<Bytes>,
@@ -189,7 +189,7 @@ impl Pool {
             let (head, body) = answer.into_parts();
             let body = Limited::new(body, max).collect().await;
             let body =
-                body.map_err(|_| format!("its answer breaks off, or is longer than {max} bytes"))?;
+                body.map_err(|_| format!("its response broke off, or is longer than {max} bytes"))?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
         let late = |_| Err(format!("no answer within {} s", within.as_secs()));
@@ -198,10 +198,11 @@ impl Pool {
             .unwrap_or_else(late)
     }
 
-    /// Sends a request, and writes the body of its answer to `into` as it arrives, if the status is 200.
+    /// Sends a request. If the status is 200, writes the response body to `into` as it arrives.
     ///
     /// # Errors
-    /// The request failed, took longer than `within`, or its body is longer than `max` bytes. `into` may then hold a part of the body.
+    /// The request failed, took longer than `within`, or the body is longer than `max` bytes. `into` may then hold a
+    /// part of the body.
     pub(in crate::client) async fn fetch_into(
         &self,
         request: Request<Bytes>,
@@ -219,15 +220,16 @@ impl Pool {
             }
             let mut body = Limited::new(body, max);
             while let Some(frame) = body.frame().await {
-                let frame = frame
-                    .map_err(|_| format!("its answer breaks off, or is longer than {max} bytes"))?;
+                let frame = frame.map_err(|_| {
+                    format!("its response broke off, or is longer than {max} bytes")
+                })?;
                 if let Ok(data) = frame.into_data() {
                     let written = into.write_all(&data).await;
-                    written.map_err(|error| format!("its answer cannot be written: {error}"))?;
+                    written.map_err(|error| format!("its response cannot be written: {error}"))?;
                 }
             }
             let flushed = into.flush().await;
-            flushed.map_err(|error| format!("its answer cannot be written: {error}"))?;
+            flushed.map_err(|error| format!("its response cannot be written: {error}"))?;
             Ok(Response::from_parts(head, ()))
         };
         let late = |_| Err(format!("no answer within {} s", within.as_secs()));
@@ -236,7 +238,7 @@ impl Pool {
             .unwrap_or_else(late)
     }
 
-    /// Starts a request to `origin`; nothing is sent before the future is polled. Redirects are not followed.
+    /// Starts a request to `origin`. Nothing is sent until the future is polled. Does not follow redirects.
     pub(in crate::client) fn request(
         &self,
         origin: &Arc<Origin>,
@@ -260,7 +262,7 @@ impl Pool {
     }
 }
 
-/// A request with a token, sent again once with another one where the server refuses the first.
+/// Sends a request with a token, and once more with another token if the server rejects the first.
 async fn authorized(
     pool: Pool,
     origin: Arc<Origin>,
@@ -272,7 +274,7 @@ async fn authorized(
         Token::Comes(coming) => coming.await.map_err(Error::SignIn)?,
     };
     let mut token = token;
-    // A token that was made for this request may be refused as well: that is told, and the request is sent no third time.
+    // The second token may be rejected too. Then the call fails; the request is not sent a third time.
     for _ in 0..2 {
         let sent = attempt(&request, &origin, token.as_ref());
         let mut answer = pool.request(&origin, sent).await?;
@@ -290,12 +292,12 @@ async fn authorized(
         token = Some(another.map_err(Error::SignIn)?);
     }
     Err(Error::SignIn(SignIn {
-        reason: "it refuses an access token that was made for it just now".into(),
+        reason: "it rejects a newly issued access token".into(),
         is_needed: false,
     }))
 }
 
-/// A request with a token.
+/// Adds a token to a copy of the request.
 fn attempt(
     request: &Request<Full<Bytes>>,
     origin: &Origin,
@@ -308,18 +310,18 @@ fn attempt(
     headers.insert(AUTHORIZATION, access.header.clone());
     let prover = access.prover.as_ref();
     if let Some(proof) = prover.and_then(|it| it.proof(method.as_str(), &origin.uri.to_string())) {
-        headers.insert(PROOF, proof);
+        headers.insert(DPOP, proof);
     }
     attempt
 }
 
-/// Takes in the nonce of an answer, for the next proofs; whether there was one.
+/// Stores the nonce of a response for later proofs. Returns true if there was one.
 fn learn(answer: &Response<Body>, token: Option<&Access>) -> bool {
-    let nonce = answer.headers().get(NONCE);
+    let nonce = answer.headers().get(DPOP_NONCE);
     let nonce = nonce.and_then(|nonce| nonce.to_str().ok());
     let prover = token.and_then(|access| access.prover.as_ref());
     match (nonce, prover) {
-        (Some(nonce), Some(prover)) if nonce.len() <= LONGEST_NONCE => {
+        (Some(nonce), Some(prover)) if nonce.len() <= MAX_NONCE_BYTES => {
             prover.learn(nonce);
             true
         }
@@ -327,13 +329,13 @@ fn learn(answer: &Response<Body>, token: Option<&Access>) -> bool {
     }
 }
 
-/// Whether a server refuses a proof that lacks its nonce (RFC 9449, 9), which the next one has.
+/// Returns true if the server rejected a proof only because it lacked the nonce (RFC 9449, 9). The next proof has it.
 fn wants_nonce(answer: &Response<Body>, token: Option<&Access>) -> bool {
     let has_learned = learn(answer, token);
     has_learned && challenge(answer).is_some_and(|said| said.contains("use_dpop_nonce"))
 }
 
-/// What a server says that refuses a request for want of a better token: any 401, and a 403 that says so.
+/// The challenge of a response that asks for a better token: any 401, and a 403 with `insufficient_scope`.
 fn challenge(response: &Response<Body>) -> Option<String> {
     let said = response.headers().get_all(WWW_AUTHENTICATE).iter();
     let said: Vec<_> = said.filter_map(|value| value.to_str().ok()).collect();
@@ -345,8 +347,8 @@ fn challenge(response: &Response<Body>) -> Option<String> {
     }
 }
 
-/// A request over plain HTTP. It is tried again where a connection that had rested turns out to be closed
-/// before the request was begun to be sent.
+/// Sends a request over plain HTTP. If an idle connection turns out to be closed before any of the request was sent, it
+/// tries another connection.
 async fn plain(
     http: Tcp,
     wires: Wires,
@@ -356,7 +358,7 @@ async fn plain(
     loop {
         let (mut wire, rested) = match wires.take(&origin.authority) {
             Some(wire) => (wire, true),
-            // Boxed: most requests find a connection.
+            // Boxed, because most requests find an idle connection.
             None => (
                 Box::pin(connect(http.clone(), origin.uri.clone())).await?,
                 false,
@@ -386,7 +388,7 @@ async fn connect(mut http: Tcp, uri: Uri) -> Result<Wire, Error> {
     Wire::new(connected).await.map_err(Error::Broken)
 }
 
-/// Waits for a connection, though not for ever.
+/// Waits for a connection with a timeout.
 async fn establish<T, E: Into<BoxError>>(
     connecting: impl Future<Output = Result<T, E>>,
 ) -> Result<T, BoxError> {

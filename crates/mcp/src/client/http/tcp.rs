@@ -1,5 +1,5 @@
-//! TCP connections to servers; where somebody else than an administrator named the URL, only to addresses of
-//! the public internet, whatever a name resolves to.
+//! TCP connections to servers. If the URL does not come from an administrator, they go to addresses on the public
+//! internet only, whatever the name resolves to.
 
 use std::{
     io,
@@ -21,9 +21,9 @@ use tower_service::Service;
 
 use super::pool::BoxError;
 
-/// TCP connect, per address.
+/// Timeout for a TCP connect to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Silence on a socket after which the kernel asks whether the peer lives: streams have no other idle bound.
+/// Silence on a socket after which the kernel sends a keepalive probe. Streams have no other idle limit.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Tcp {
     pub(super) fn new(public_only: bool) -> Self {
         let mut http = HttpConnector::new_with_resolver(Resolver { public_only });
         http.enforce_http(false);
-        // Without it Nagle's algorithm and delayed acknowledgements cost 40 ms a call.
+        // Otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms per call.
         http.set_nodelay(true);
         http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         http.set_keepalive(Some(KEEPALIVE));
@@ -56,7 +56,7 @@ impl Service<Uri> for Tcp {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // An address in the URL itself is not asked of the resolver.
+        // The resolver is not used for an address literal in the URL.
         let host = uri.host().unwrap_or_default();
         let literal = host.trim_start_matches('[').trim_end_matches(']');
         let literal = literal.parse::<IpAddr>().ok();
@@ -101,7 +101,7 @@ impl Service<Name> for Resolver {
 }
 
 fn not_public() -> io::Error {
-    let why = "the URL leads to an address that is not public, which takes an administrator's key to register";
+    let why = "the URL leads to an address that is not public, which only an administrator's key may register";
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 

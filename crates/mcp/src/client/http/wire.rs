@@ -1,12 +1,12 @@
-//! HTTP/1.1 connections that run inside of whoever asks over them.
+//! HTTP/1.1 connections that run inside the task of the request.
 //!
-//! The usual pool gives every connection a task of its own, and every request then wakes that task and is
-//! woken by it. Here the request's future polls its connection, and its response's body goes on with that: a
-//! call stays in one task from end to end, and dropping it closes the connection.
+//! An ordinary pool runs every connection in a separate task, so that each request wakes that task and is woken by it.
+//! Here the request's future polls its connection, and so does the response body afterwards. A call stays in one task
+//! from end to end, and dropping it closes the connection.
 //!
-//! Invariants: a connection that rests has been answered in full, and is looked at before it is used again; a
-//! request is tried on another one only where the first did not begin to send it. What rests is bounded in
-//! number and time. Deliberately absent: TLS and HTTP/2 (see [`super::pool`]), and requests in a pipeline.
+//! Invariants: an idle connection has no unfinished response and is checked before it is reused. A request moves to
+//! another connection only if sending it had not begun. Idle connections are bounded in number and time. Deliberately
+//! absent: TLS, HTTP/2 (see [`super::pool`]) and pipelining.
 
 use std::{
     collections::HashMap,
@@ -36,15 +36,16 @@ use tokio::{net::TcpStream, time::sleep};
 
 use crate::client::spawn_linked;
 
-/// Connections that rest, per authority.
-const IDLE: usize = 256;
-/// How often the resting ones are looked at, and how often they may be found resting: for a minute.
-const SWEEP: Duration = Duration::from_secs(15);
-const SWEEPS: u64 = 4;
-/// Bytes that a connection buffers: bounds a response's head.
-const BUFFER: usize = 256 * 1024;
-/// Rounds of a connection in one poll, before others get their turn.
-const ROUNDS: usize = 16;
+/// Maximum idle connections per authority.
+const MAX_IDLE_PER_AUTHORITY: usize = 256;
+/// Interval between sweeps over the idle connections, and how many sweeps a connection may stay idle (one minute in
+/// total).
+const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
+const MAX_IDLE_SWEEPS: u64 = 4;
+/// Buffer of a connection in bytes. It limits a response head.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Maximum iterations over a connection in one poll, before other tasks get their turn.
+const MAX_ROUNDS_PER_POLL: usize = 16;
 
 type Io = TokioIo<TcpStream>;
 type Running = Connection<Io, Full<Bytes>>;
@@ -52,7 +53,7 @@ type Running = Connection<Io, Full<Bytes>>;
 /// A connection.
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
-    /// `None` once it has ended.
+    /// `None` after it has ended.
     connection: Option<Pin<Box<Running>>>,
     quiet: Arc<Quiet>,
     waker: Waker,
@@ -60,7 +61,10 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) async fn new(io: Io) -> Result<Self, hyper::Error> {
-        let (sender, connection) = Builder::new().max_buf_size(BUFFER).handshake(io).await?;
+        let (sender, connection) = Builder::new()
+            .max_buf_size(BUFFER_BYTES)
+            .handshake(io)
+            .await?;
         let quiet = Arc::<Quiet>::default();
         Ok(Self {
             sender,
@@ -70,28 +74,28 @@ impl Wire {
         })
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the response head.
     ///
     /// # Errors
-    /// With the request in it where it was not begun to be sent.
+    /// Contains the request if sending it had not begun.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
-        // What waits for a request is about to be polled: it need not be woken.
+        // The task is about to be polled, so it need not be woken.
         self.quiet.begin();
         let mut response = pin!(self.sender.try_send_request(request));
         std::future::poll_fn(|cx| self.drive(cx, |cx| response.as_mut().poll(cx))).await
     }
 
-    /// Polls the connection and what waits for it, until nothing is left to do.
+    /// Polls the connection and `what` until neither makes progress.
     fn drive<T>(
         &mut self,
         cx: &Context<'_>,
         mut what: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         self.quiet.outer.register(cx.waker());
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS_PER_POLL {
             self.quiet.begin();
             self.step();
             if let Poll::Ready(done) = what(&mut Context::from_waker(&self.waker)) {
@@ -111,7 +115,7 @@ impl Wire {
         if let Some(connection) = &mut self.connection
             && let Poll::Ready(ended) = connection.as_mut().poll(&mut cx)
         {
-            // Whoever waits for an answer is told by itself.
+            // A pending response gets the error separately.
             if let Err(error) = ended {
                 tracing::trace!("a connection ended: {error}");
             }
@@ -119,7 +123,7 @@ impl Wire {
         }
     }
 
-    /// Whether another request can go over it, as far as can be told now; wakes nobody while it rests.
+    /// Returns true if the connection can take another request, as far as is known now. Wakes no task while it is idle.
     fn is_free(&mut self) -> bool {
         self.quiet.begin();
         self.step();
@@ -131,16 +135,16 @@ impl Wire {
     }
 }
 
-/// The waker of a connection: it wakes its user, unless that is just polling it.
+/// The waker of a connection. It wakes the connection's user, unless the user is polling the connection.
 #[derive(Default)]
 struct Quiet {
     state: AtomicU8,
     outer: AtomicWaker,
 }
 
-const RESTS: u8 = 0;
+const RESTING: u8 = 0;
 const POLLED: u8 = 1;
-/// Polled, and woken meanwhile.
+/// Woken during a poll.
 const WOKEN: u8 = 2;
 
 impl Quiet {
@@ -148,9 +152,9 @@ impl Quiet {
         self.state.store(POLLED, Ordering::SeqCst);
     }
 
-    /// Ends the poll; `false` if something happened meanwhile.
+    /// Ends the poll. Returns `false` if it was woken during the poll.
     fn rest(&self) -> bool {
-        self.state.swap(RESTS, Ordering::SeqCst) == POLLED
+        self.state.swap(RESTING, Ordering::SeqCst) == POLLED
     }
 }
 
@@ -163,13 +167,13 @@ impl Wake for Quiet {
         let polled = self
             .state
             .compare_exchange(POLLED, WOKEN, Ordering::SeqCst, Ordering::SeqCst);
-        if polled == Err(RESTS) {
+        if polled == Err(RESTING) {
             self.outer.wake();
         }
     }
 }
 
-/// The connections that rest. Cheap to clone.
+/// The idle connections. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Wires {
     shared: Arc<Mutex<Resting>>,
@@ -177,14 +181,14 @@ pub(super) struct Wires {
 
 #[derive(Default)]
 struct Resting {
-    /// With the sweep after which each came to rest.
+    /// Each with the number of the last sweep before it became idle.
     by_authority: HashMap<Arc<str>, Vec<(Wire, u64)>>,
     swept: bool,
     sweeps: u64,
 }
 
 impl Wires {
-    /// A connection that can be used, if one rests: the one that was used last.
+    /// The most recently used idle connection that still works.
     pub(super) fn take(&self, authority: &str) -> Option<Wire> {
         loop {
             let (mut wire, _) = lock(&self.shared).by_authority.get_mut(authority)?.pop()?;
@@ -198,7 +202,7 @@ impl Wires {
         let mut resting = lock(&self.shared);
         let now = resting.sweeps;
         match resting.by_authority.get_mut(authority) {
-            Some(wires) if wires.len() >= IDLE => return,
+            Some(wires) if wires.len() >= MAX_IDLE_PER_AUTHORITY => return,
             Some(wires) => wires.push((wire, now)),
             None => {
                 resting
@@ -217,10 +221,10 @@ fn lock(shared: &Mutex<Resting>) -> MutexGuard<'_, Resting> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes what rests for too long, or was closed by its server. Ends when nothing rests.
+/// Closes connections that were idle for too long or were closed by their server. Ends when no idle connection is left.
 async fn sweep(shared: Weak<Mutex<Resting>>) {
     loop {
-        sleep(SWEEP).await;
+        sleep(SWEEP_INTERVAL).await;
         let Some(shared) = shared.upgrade() else {
             return;
         };
@@ -228,7 +232,7 @@ async fn sweep(shared: Weak<Mutex<Resting>>) {
         resting.sweeps += 1;
         let now = resting.sweeps;
         resting.by_authority.retain(|_, wires| {
-            wires.retain_mut(|(wire, since)| now - *since <= SWEEPS && wire.is_free());
+            wires.retain_mut(|(wire, since)| now - *since <= MAX_IDLE_SWEEPS && wire.is_free());
             !wires.is_empty()
         });
         if resting.by_authority.is_empty() {
@@ -238,7 +242,7 @@ async fn sweep(shared: Weak<Mutex<Resting>>) {
     }
 }
 
-/// A response's body, and the connection that it comes over: at its end, that rests.
+/// A response body with its connection. At the end of the body, the connection becomes idle.
 pub(in crate::client) struct WireBody {
     incoming: Incoming,
     wire: Option<Wire>,

@@ -1,11 +1,14 @@
-//! The connection to a watch (`relay/gate.rs`), which ends its server when it hears nothing for [`SILENCE`] seconds.
+//! The connection to a watch (`relay/gate.rs`), which ends its server when it receives nothing for [`SILENCE_SECS`]
+//! seconds.
 //!
-//! Word is given, and answered; only then more is given. So at most one word is under way: a watch that has not
-//! answered one that was given at `t` has heard it `SILENCE` after `t` at the latest, or has ended its server before that; and
-//! `SILENCE` after hearing it, it ends its server. [`Lost::over`] is that time, with a little more for clocks.
+//! The gateway sends a ping, and sends the next one only after the reply. So at most one ping is in flight. If a ping
+//! sent at `t` is not answered, the watch has received it at `t + SILENCE` at the latest, or has ended its server
+//! before. It ends its server at most `SILENCE_SECS` after it received the last ping. [`Lost::over`] is that time, with
+//! a margin for clocks.
 //!
-//! An answer is one that only a watch can give which has the key that it was given before there was a server: that server has
-//! the same user, may stop its watch, and under gVisor reaches what the watch writes to.
+//! A reply proves that it comes from the watch. The watch received a key before the server started, and derives its
+//! replies from the key. The server runs as the same user, can stop its watch, and under gVisor can access the watch's
+//! output.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,15 +22,15 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::docker::engine::{CHANGE, Client, within};
-use crate::docker::relay::INSIDE;
-use crate::docker::relay::frame::{ANSWER, KEY, SILENCE, answer};
+use crate::docker::engine::{CHANGE_TIMEOUT, Client, within};
+use crate::docker::relay::PATH_INSIDE;
+use crate::docker::relay::frame::{ANSWER_BYTES, KEY_BYTES, SILENCE_SECS, answer};
 use crate::unit::Error;
 
-/// From one word to the next.
-const PACE: Duration = Duration::from_secs(2);
-/// After that a server has ended that nobody has spoken to.
-pub(super) const OVER: Duration = Duration::from_secs(2 * SILENCE as u64 + 1);
+/// Interval between pings.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// A server has certainly ended this long after the last ping.
+pub(super) const ENDED_AFTER: Duration = Duration::from_secs(2 * SILENCE_SECS as u64 + 1);
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
@@ -35,41 +38,42 @@ type Input = Pin<Box<dyn AsyncWrite + Send>>;
 pub(super) struct Contact {
     output: Output,
     input: Input,
-    key: [u8; KEY],
-    /// Words that were given.
+    key: [u8; KEY_BYTES],
+    /// Number of pings sent.
     words: u64,
-    /// When the last one was.
+    /// Time of the last ping.
     given: Instant,
 }
 
-/// A watch that does not answer any more.
+/// A watch that no longer replies.
 pub(super) struct Lost {
-    /// When its server has ended.
+    /// Time at which its server has certainly ended.
     pub(super) over: Instant,
 }
 
 impl Contact {
-    /// Starts a watch in a container, and waits for its first answer.
+    /// Starts a watch in a container and waits for its first reply.
     pub(super) async fn new(client: &Client, container: &str) -> Result<Self, Error> {
         let config = ExecConfig {
             attach_stdin: Some(true),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
-            cmd: Some(vec![INSIDE.to_owned(), "watch".to_owned()]),
+            cmd: Some(vec![PATH_INSIDE.to_owned(), "watch".to_owned()]),
             ..ExecConfig::default()
         };
         let exec = client.docker.create_exec(container, config);
-        let exec = within("prepare the watch", CHANGE, exec).await?;
+        let exec = within("prepare the watch", CHANGE_TIMEOUT, exec).await?;
         let started = client.docker.start_exec(&exec.id, None::<StartExecOptions>);
-        let (output, input) = match within("start the watch", CHANGE, started).await? {
+        let (output, input) = match within("start the watch", CHANGE_TIMEOUT, started).await? {
             StartExecResults::Attached { output, input } => (output, input),
             StartExecResults::Detached => {
                 return Err(Error::Failed("the watch has no streams".to_owned()));
             }
         };
-        let mut key = [0; KEY];
-        getrandom(&mut key, GetRandomFlags::empty())
-            .map_err(|error| Error::Failed(format!("no key for the watch: {error}")))?;
+        let mut key = [0; KEY_BYTES];
+        getrandom(&mut key, GetRandomFlags::empty()).map_err(|error| {
+            Error::Failed(format!("cannot generate a key for the watch: {error}"))
+        })?;
         let given = Instant::now();
         let mut contact = Self {
             output,
@@ -80,32 +84,32 @@ impl Contact {
         };
         match contact.exchange().await {
             Ok(()) => Ok(contact),
-            Err(why) => Err(Error::Failed(format!("the watch does not answer: {why}"))),
+            Err(why) => Err(Error::Failed(format!("the watch does not respond: {why}"))),
         }
     }
 
-    /// Until the watch does not answer, or its server is `unwanted`: then it is not spoken to any more.
+    /// Pings the watch until it does not reply, or until its server is `unwanted`.
     pub(super) async fn keep(mut self, unwanted: &CancellationToken) -> Lost {
         let speaking = async {
             loop {
-                sleep_until(self.given + PACE).await;
+                sleep_until(self.given + PING_INTERVAL).await;
                 if let Err(why) = self.exchange().await {
-                    tracing::debug!(why, "a watch does not answer");
+                    tracing::debug!(why, "a watch does not respond");
                     return;
                 }
             }
         };
-        // A word that this cuts off counts as given.
+        // A ping cancelled here counts as sent.
         unwanted.run_until_cancelled(speaking).await;
         Lost {
-            over: self.given + OVER,
+            over: self.given + ENDED_AFTER,
         }
     }
 
-    /// Gives a word, the first one after the key, and waits until it is answered.
+    /// Sends a ping, the first one after the key, and waits for the reply.
     async fn exchange(&mut self) -> Result<(), String> {
         self.given = Instant::now();
-        let until = self.given + Duration::from_secs(SILENCE as u64);
+        let until = self.given + Duration::from_secs(SILENCE_SECS as u64);
         let number = self.words;
         self.words += 1;
         let exchanging = async {
@@ -117,8 +121,8 @@ impl Contact {
                 self.input.flush().await
             };
             given.await.map_err(|error| error.to_string())?;
-            let mut said = Vec::with_capacity(ANSWER);
-            while said.len() < ANSWER {
+            let mut said = Vec::with_capacity(ANSWER_BYTES);
+            while said.len() < ANSWER_BYTES {
                 match self.output.next().await {
                     Some(Ok(LogOutput::StdOut { message })) => said.extend_from_slice(&message),
                     Some(Ok(other)) => return Err(other.to_string()),
@@ -128,10 +132,10 @@ impl Contact {
             }
             match said == answer(&self.key, number) {
                 true => Ok(()),
-                false => Err("somebody else answers".to_owned()),
+                false => Err("the reply does not come from the watch".to_owned()),
             }
         };
-        let late = Err("nothing came back".to_owned());
+        let late = Err("no reply".to_owned());
         timeout_at(until, exchanging).await.unwrap_or(late)
     }
 }
@@ -144,10 +148,10 @@ mod tests {
     fn answers_are_those_of_siphash() {
         let key = std::array::from_fn(|at| at as u8);
         let number = u64::from_le_bytes(std::array::from_fn(|at| at as u8));
-        // From the paper's own vectors: 8 bytes.
+        // The 8-byte test vector of the SipHash paper.
         let expected = [0x62, 0x24, 0x93, 0x9a, 0x79, 0xf5, 0xf5, 0x93];
         assert_eq!(answer(&key, number), expected);
         assert_ne!(answer(&key, number + 1), expected);
-        assert_ne!(answer(&[0; KEY], number), expected);
+        assert_ne!(answer(&[0; KEY_BYTES], number), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! This end of a conversation with a gate: `relay/gate.rs` has what is said.
+//! The gateway's side of the protocol with a gate, described in `relay/gate.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use futures_util::StreamExt as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
-use crate::docker::relay::frame::{ORDER, SECTION, SECTIONS};
+use crate::docker::relay::frame::{MAX_ORDER_BYTES, MAX_SECTION_BYTES, SECTION_COUNT};
 use crate::unit::Error;
 
-/// For a gate to answer.
-const ANSWER: Duration = Duration::from_secs(20);
-const WHAT: &str = "what the container looks like from inside";
+/// Timeout for the report of a gate.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
+const REPORT_ACTION: &str = "read the report of the gate";
 
-/// What a gate has found in its container.
+/// A gate's report about its container.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// `/proc/self/status`.
@@ -25,25 +25,25 @@ pub(super) struct Report {
     pub(super) devices: Vec<String>,
     /// The devices that are up: only these can carry traffic.
     pub(super) up: Vec<String>,
-    /// The kernel's log, as far as it may be read.
+    /// The kernel's log, as far as it is readable.
     pub(super) log: String,
-    /// Whether the program is there.
+    /// True if the program exists.
     pub(super) has_program: bool,
 }
 
 impl Report {
-    /// A line of the status: `CapBnd`.
+    /// Returns a line of the status by name, such as `CapBnd`.
     pub(super) fn status(&self, name: &str) -> Option<&str> {
         let mut lines = self.status.lines();
         lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     }
 }
 
-/// What a gate is told to become.
+/// Encodes what a gate should become.
 ///
 /// # Errors
 ///
-/// [`Error::Refused`] for what cannot be passed on.
+/// [`Error::Refused`] for arguments and variables that cannot be passed on.
 pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
     let refused = |field, why: String| Err(Error::Refused { field, why });
     let count = u32::try_from(args.len()).unwrap_or(u32::MAX);
@@ -58,8 +58,9 @@ pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<V
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             let name = name.escape_debug();
-            let why =
-                format!("`{name}` cannot be passed on: a name has no `=`, and neither has a NUL");
+            let why = format!(
+                "`{name}` cannot be passed on: names may not contain `=`, and neither names nor values may contain NUL"
+            );
             return refused("environment", why);
         }
         body.extend_from_slice(name.as_bytes());
@@ -67,9 +68,9 @@ pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<V
         body.extend_from_slice(value.as_bytes());
         body.push(0);
     }
-    if body.len() > ORDER {
+    if body.len() > MAX_ORDER_BYTES {
         let why = format!(
-            "arguments and variables have {} bytes; {ORDER} are possible",
+            "arguments and variables have {} bytes; the limit is {MAX_ORDER_BYTES}",
             body.len()
         );
         return refused("environment", why);
@@ -80,7 +81,7 @@ pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<V
     Ok(order)
 }
 
-/// Tells a gate what it is to become, and hears what it has found.
+/// Sends the order to a gate and receives its report.
 pub(super) async fn tell(
     attached: &mut AttachContainerResults,
     order: &[u8],
@@ -90,33 +91,33 @@ pub(super) async fn tell(
         attached.input.flush().await.map_err(broken)?;
         let mut heard = BytesMut::new();
         let mut sections = Vec::new();
-        while sections.len() < SECTIONS {
+        while sections.len() < SECTION_COUNT {
             match attached.output.next().await {
                 Some(Ok(LogOutput::StdOut { message })) => heard.extend_from_slice(&message),
                 Some(Ok(other)) => return Err(strange(&other.to_string())),
                 Some(Err(error)) => return Err(broken(error)),
                 None => return Err(broken("it ended")),
             }
-            while sections.len() < SECTIONS
+            while sections.len() < SECTION_COUNT
                 && let Some(section) = section(&mut heard)?
             {
                 sections.push(section);
             }
         }
         if !heard.is_empty() {
-            return Err(strange("more than was asked for"));
+            return Err(strange("too much data"));
         }
         Ok(report(&sections))
     };
-    timeout(ANSWER, telling)
+    timeout(REPORT_TIMEOUT, telling)
         .await
         .unwrap_or(Err(Error::Timeout {
-            what: WHAT,
-            within: ANSWER,
+            what: REPORT_ACTION,
+            within: REPORT_TIMEOUT,
         }))
 }
 
-/// Lets it become the server.
+/// Lets the gate become the server.
 pub(super) async fn open(attached: &mut AttachContainerResults) -> Result<(), Error> {
     attached.input.write_all(b"!").await.map_err(broken)?;
     attached.input.flush().await.map_err(broken)
@@ -127,8 +128,8 @@ fn section(heard: &mut BytesMut) -> Result<Option<String>, Error> {
         return Ok(None);
     };
     let length = u32::from_le_bytes(*length) as usize;
-    if length > SECTION {
-        return Err(strange("a section that is too long"));
+    if length > MAX_SECTION_BYTES {
+        return Err(strange("a section is too long"));
     }
     if heard.len() < 4 + length {
         return Ok(None);
@@ -142,7 +143,7 @@ fn report(sections: &[String]) -> Report {
     let [status, devices, up, log, missing] = sections else {
         return Report::default();
     };
-    // Two lines of headings; then `lo: 0 0 …`.
+    // Skip the two heading lines; then `lo: 0 0 …`.
     let devices = devices.lines().skip(2);
     let devices = devices.filter_map(|line| line.split_once(':'));
     Report {
@@ -155,12 +156,14 @@ fn report(sections: &[String]) -> Report {
 }
 
 fn broken(why: impl std::fmt::Display) -> Error {
-    Error::Failed(format!("the gate before the server does not answer: {why}"))
+    Error::Failed(format!("the gate in the container does not respond: {why}"))
 }
 
 fn strange(what: &str) -> Error {
     let what: String = what.chars().take(300).collect();
-    Error::Failed(format!("the gate before the server says: {what}"))
+    Error::Failed(format!(
+        "the gate in the container sent an invalid report: {what}"
+    ))
 }
 
 #[cfg(test)]
@@ -184,7 +187,7 @@ mod tests {
     fn heard_from(output: &mut impl Read) -> Report {
         let mut heard = BytesMut::new();
         let mut sections = Vec::new();
-        while sections.len() < SECTIONS {
+        while sections.len() < SECTION_COUNT {
             let mut byte = [0];
             output.read_exact(&mut byte).unwrap();
             heard.extend_from_slice(&byte);
@@ -193,7 +196,7 @@ mod tests {
         report(&sections)
     }
 
-    /// A new network has a loopback device, which is down, and whatever devices the kernel's modules put there.
+    /// A new network namespace has a loopback device, which is down, and any devices that kernel modules add.
     #[test]
     fn a_device_that_is_down_is_told_as_there_and_not_as_up() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -211,7 +214,7 @@ mod tests {
         assert!(gate.wait().unwrap().success());
     }
 
-    /// The program itself, without a container around it.
+    /// Runs the real program, without a container.
     #[test]
     fn a_gate_becomes_what_it_is_told_when_it_is_told_so() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -254,7 +257,7 @@ mod tests {
         check(&["a\0b"], "A", "", "args");
         check(&["a"], "A=B", "", "environment");
         check(&["a"], "A", "\0", "environment");
-        check(&["a"], "A", &"x".repeat(ORDER), "environment");
+        check(&["a"], "A", &"x".repeat(MAX_ORDER_BYTES), "environment");
     }
 
     #[test]

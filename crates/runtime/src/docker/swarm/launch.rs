@@ -1,4 +1,4 @@
-//! From a unit to a service whose server runs, and the requests around it.
+//! Launches a service for a unit, and contains the related requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::life::Life;
 use super::nodes::{Node, Nodes};
 use super::room::{Place, has_ended, tasks_of};
 use super::{Inner, gate, readback, spec};
-use crate::docker::engine::{ASK, CHANGE, Call, Client, call, found, within};
+use crate::docker::engine::{CHANGE_TIMEOUT, Call, Client, READ_TIMEOUT, call, found, within};
 use crate::docker::images::{inspect_image, pull};
 use crate::docker::readback::Meter;
 use crate::docker::reaper::{GivenUp, Reaper};
@@ -31,15 +31,15 @@ use crate::handle::{Handle, ProcessState};
 use crate::ports::Listeners;
 use crate::unit::{Confined, Error, Instance, Unit};
 
-/// From the request for a service until its container runs.
-const START: Duration = Duration::from_secs(60);
-/// How long Swarm may find no node for it.
-const PLACE: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(100);
-/// For nodes to say whether they have an image, when one has said that it has it.
-const LOOK: Duration = Duration::from_secs(3);
-/// For nodes to pull an image, when one has pulled it.
-const PULL: Duration = Duration::from_secs(10);
+/// Timeout from the request for a service until its container runs.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout for Swarm to find a node for it.
+const PLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Timeout for nodes to say whether they have an image, after one node has it.
+const LATE_INSPECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout for nodes to pull an image, after one node has pulled it.
+const LATE_PULL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A container of a service, in which a gate waits.
 struct Waiting<'a> {
@@ -63,12 +63,12 @@ impl Inner {
         self.make_room(&nodes, unit, &name).await?;
         let launched = tokio::select! {
             launched = self.create(&nodes, &name, unit, image, command) => launched,
-            () = unwanted => Err(Error::Failed("nobody waits for it".to_owned())),
+            () = unwanted => Err(Error::Failed("the launch was cancelled".to_owned())),
         };
         if launched.is_err()
             && let Err(error) = self.make_room(&nodes, unit, &name).await
         {
-            tracing::warn!(label = unit.label, service = name, %error, "a service is left until the next sweep");
+            tracing::warn!(label = unit.label, service = name, %error, "cannot remove a service; the next sweep retries");
         }
         launched
     }
@@ -109,7 +109,7 @@ impl Inner {
         };
         let body = spec::service(&self.options, unit, nodes, parts);
         let created = nodes.manager.docker.create_service(body, None);
-        let created = call("create a service", CHANGE, created)
+        let created = call("create a service", CHANGE_TIMEOUT, created)
             .await
             .map_err(refusal)?;
         let waiting = wait(nodes, created.id.unwrap_or_default()).await?;
@@ -202,7 +202,7 @@ impl Inner {
             shared: Arc::clone(&shared),
             pump,
             killed,
-            // A stream breaks off when its daemon ends; whether its server has, the watch tells.
+            // A stream ends when its daemon does. Only the watch shows whether the server has ended.
             bridged: false,
             given_up: GivenUp::Told(given_up.clone()),
             egress: None,
@@ -234,7 +234,7 @@ impl Inner {
         }
     }
 
-    /// What listens for its ports, and where.
+    /// Listens for its ports, and returns the addresses.
     async fn ports(
         &self,
         unit: Confined<'_>,
@@ -248,16 +248,18 @@ impl Inner {
     }
 }
 
-/// Those of the nodes that have one and the same image of this name, and that image. Nodes pull it if none has it.
+/// Returns the image that most of the nodes have under this name, and these nodes. If no node has it, the nodes pull
+/// it.
 ///
-/// A node that fails does not have it, unless all fail; one that was not able to say whether it has it is not asked to pull it.
+/// A node that fails counts as not having the image, unless all nodes fail. A node that could not say whether it has
+/// the image is not asked to pull it.
 async fn of_image<'a>(name: &str, nodes: Vec<&'a Node>) -> Result<(Image, Vec<&'a Node>), Error> {
     let look = |node: &'a Node| inspect_image(&node.client, name);
-    let looked = of_each(&nodes, look, LOOK).await?;
+    let looked = of_each(&nodes, look, LATE_INSPECT_TIMEOUT).await?;
     let (mut nodes, mut found): (Vec<_>, Vec<_>) = looked.into_iter().unzip();
     if found.iter().all(Option::is_none) {
         let pull = async |node: &'a Node| pull(&node.client, name).await.map(Some);
-        let pulled = of_each(&nodes, pull, PULL).await?;
+        let pulled = of_each(&nodes, pull, LATE_PULL_TIMEOUT).await?;
         (nodes, found) = pulled.into_iter().unzip();
     }
     let count = |id: &str| {
@@ -279,11 +281,11 @@ async fn of_image<'a>(name: &str, nodes: Vec<&'a Node>) -> Result<(Image, Vec<&'
     Ok((image, nodes))
 }
 
-/// The images of those nodes that answer. When one has it, the others have the time `late` left.
+/// Asks each node for an image. After the first node has it, the others get the time `late`.
 ///
 /// # Errors
 ///
-/// If all fail: what is wrong with the request, if one says so, else what the last one says.
+/// If all nodes fail: the error of a node that rejected the request, if any, otherwise the last error.
 async fn of_each<'a, A>(
     nodes: &[&'a Node],
     ask: impl Fn(&'a Node) -> A,
@@ -303,7 +305,7 @@ where
                 refused = Some(Error::Refused { field, why });
             }
             Err(error) => {
-                tracing::warn!(node = node.name, %error, "a node neither says that it has the image, nor that it has it not");
+                tracing::warn!(node = node.name, %error, "cannot determine whether a node has the image");
                 failed = Some(Error::Failed(format!("the node `{}`: {error}", node.name)));
             }
         }
@@ -314,7 +316,7 @@ where
     }
 }
 
-/// What all come to. When one has come to something, the others have the time `late` left.
+/// Waits for all results. After the first success, the others get the time `late`.
 async fn in_time<T, A>(
     asked: impl Iterator<Item = A>,
     late: Duration,
@@ -343,7 +345,7 @@ where
     join_all(timed).await
 }
 
-/// What the server is called with, its program first.
+/// The server's command line, program first.
 fn arguments(image: &Image, command: &[String]) -> Vec<String> {
     let rest = match command {
         [] => &image.command,
@@ -352,21 +354,21 @@ fn arguments(image: &Image, command: &[String]) -> Vec<String> {
     [&image.entrypoint, rest].concat()
 }
 
-/// The gate in the swarm, by its id.
+/// Returns the id of the config with the gate, and creates it if missing.
 async fn gate_of(manager: &Client) -> Result<String, Error> {
     let name = spec::gate_name();
     let there = async || {
         let config = manager.docker.inspect_config(&name);
-        let config = found(call("inspect a config", ASK, config).await)?;
+        let config = found(call("inspect a config", READ_TIMEOUT, config).await)?;
         Ok::<_, Error>(config.and_then(|config| config.id))
     };
     if let Some(id) = there().await? {
         return Ok(id);
     }
     let created = manager.docker.create_config(spec::gate());
-    match call("bring the gate into the swarm", CHANGE, created).await {
+    match call("bring the gate into the swarm", CHANGE_TIMEOUT, created).await {
         Ok(created) => Ok(created.id),
-        // Another one was first.
+        // Another gateway was first.
         Err(Call::Daemon(409, _)) => Ok(there().await?.unwrap_or_default()),
         Err(error) => Err(error.into()),
     }
@@ -388,7 +390,7 @@ async fn wait(nodes: &Nodes, service: String) -> Result<Waiting<'_>, Error> {
             let Some(node) = nodes.answering(&node) else {
                 let why = nodes.hindrance(&node).unwrap_or_default();
                 return Err(Error::Failed(format!(
-                    "Swarm has chosen a node that cannot be used: {why}"
+                    "Swarm chose a node that cannot be used: {why}"
                 )));
             };
             return Ok(Waiting {
@@ -402,7 +404,7 @@ async fn wait(nodes: &Nodes, service: String) -> Result<Waiting<'_>, Error> {
             let why = status.err.as_ref().filter(|why| !why.is_empty());
             why.or(status.message.as_ref()).cloned()
         });
-        let said = said.unwrap_or_else(|| "Swarm says nothing of why".to_owned());
+        let said = said.unwrap_or_else(|| "Swarm gives no reason".to_owned());
         if let Some(task) = tasks.first()
             && has_ended(state(task))
         {
@@ -414,18 +416,22 @@ async fn wait(nodes: &Nodes, service: String) -> Result<Waiting<'_>, Error> {
                 None | Some(TaskState::NEW | TaskState::PENDING)
             )
         });
-        let limit = if waits { PLACE } else { START };
+        let limit = if waits {
+            PLACEMENT_TIMEOUT
+        } else {
+            START_TIMEOUT
+        };
         if begun.elapsed() > limit {
             return Err(Error::Failed(format!(
                 "Swarm does not start it within {} s: {said}",
                 limit.as_secs()
             )));
         }
-        sleep(POLL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Takes a container out of all networks. Nothing of the server's runs in it yet.
+/// Disconnects a container from all networks. No server code runs in it yet.
 async fn isolate(client: &Client, container: &str) -> Result<(), Error> {
     let inspected = client.inspect(container).await?.unwrap_or_default();
     for (name, _) in readback::networks(&inspected) {
@@ -434,7 +440,7 @@ async fn isolate(client: &Client, container: &str) -> Result<(), Error> {
             force: Some(true),
         };
         let left = client.docker.disconnect_network(name, request);
-        within("take a container out of a network", CHANGE, left).await?;
+        within("take a container out of a network", CHANGE_TIMEOUT, left).await?;
     }
     Ok(())
 }
@@ -448,10 +454,10 @@ async fn attach(client: &Client, container: &str) -> Result<AttachContainerResul
     let attached = client
         .docker
         .attach_container(container, Some(options.build()));
-    within("attach to a container", CHANGE, attached).await
+    within("attach to a container", CHANGE_TIMEOUT, attached).await
 }
 
-/// The swarm's word on which part of the request it is that cannot be.
+/// Finds the invalid field of the request from the swarm's error text.
 fn refusal(error: Call) -> Error {
     let Call::Daemon(status, why) = error else {
         return error.into();
@@ -489,7 +495,7 @@ mod tests {
             after(10, Ok(Some(()))),
             after(12, Ok(Some(()))),
         ];
-        let answers = in_time(asked.into_iter(), LOOK).await;
+        let answers = in_time(asked.into_iter(), LATE_INSPECT_TIMEOUT).await;
         let kinds = answers.iter().map(|answer| match answer {
             Ok(None) => "none",
             Ok(Some(())) => "there",
@@ -498,7 +504,10 @@ mod tests {
         });
         let kinds: Vec<&str> = kinds.collect();
         assert_eq!(kinds, ["late", "failed", "none", "there", "there"]);
-        assert_eq!(begun.elapsed(), Duration::from_secs(10) + LOOK);
+        assert_eq!(
+            begun.elapsed(),
+            Duration::from_secs(10) + LATE_INSPECT_TIMEOUT
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -507,7 +516,7 @@ mod tests {
             sleep(Duration::from_secs(20)).await;
             Ok(None::<()>)
         };
-        let answers = in_time([slow(), slow()].into_iter(), LOOK).await;
+        let answers = in_time([slow(), slow()].into_iter(), LATE_INSPECT_TIMEOUT).await;
         assert!(
             answers.iter().all(|answer| matches!(answer, Ok(None))),
             "{answers:?}"

@@ -1,4 +1,4 @@
-//! The task of one service: it sees its server to its end, and removes what was made for it.
+//! The task of one service: waits for its server's exit, then removes the service.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use super::room::service_remove;
 use crate::docker::engine::Engine;
 use crate::handle::{Exit, ProcessState};
 
-/// From one attempt to remove something to the next.
-const PAUSE: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Attempts: about half an hour. The next sweep finds the rest.
-const REMOVALS: u32 = 200;
-/// For a daemon that may be gone.
-const BRIEF: Duration = Duration::from_secs(3);
+/// Delay between attempts to remove something.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Number of attempts, over about half an hour. After that it is left to the next sweep.
+const MAX_REMOVALS: u32 = 200;
+/// Timeout of requests to a daemon that may be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct Life {
     pub(super) inner: Arc<Inner>,
     pub(super) service: String,
-    /// Of the node.
+    /// The daemon of the node.
     pub(super) engine: Arc<Engine>,
     pub(super) node: String,
     pub(super) container: String,
     pub(super) contact: Contact,
-    /// How its container ended, by the daemon's word.
+    /// The container's exit, as reported by the daemon.
     pub(super) ended: watch::Receiver<Option<Exit>>,
-    /// It was killed, and the daemon does not say that it has ended.
+    /// Cancelled when it was killed but the daemon does not report its exit.
     pub(super) given_up: CancellationToken,
-    /// What finds that out.
+    /// Waits for the exit reported by the daemon.
     pub(super) reaper: AbortOnDropHandle<()>,
-    /// What moves its streams, and outlives the reaper.
+    /// Moves its streams, and outlives the reaper.
     pub(super) pump: AbortHandle,
     pub(super) shared: Arc<ProcessState>,
     pub(super) exit: watch::Sender<Option<Exit>>,
@@ -62,7 +62,7 @@ impl Life {
                         self.reaper.abort();
                         self.pump.abort();
                         self.shared.log.push(format!(
-                            "toolwharf: the node {} does not answer any more; what it ran there has ended itself",
+                            "toolwharf: the node {} no longer responds; its instance there has ended itself",
                             self.node
                         ).into());
                         self.shared.log.close();
@@ -72,7 +72,7 @@ impl Life {
                 }
             }
         };
-        // The next launch makes sure of that.
+        // If this fails, the next launch removes it.
         let removed = self.inner.service_gone(&self.service).await;
         self.exit.send_replace(Some(exit));
         if !removed {
@@ -85,19 +85,19 @@ async fn over(lost: Lost) {
     tokio::time::sleep_until(lost.over).await;
 }
 
-/// Kills a container whose watch does not answer, if its daemon does. Until it is dropped.
+/// Kills a container whose watch does not reply, if its daemon responds. Repeats until dropped.
 async fn kill(engine: &Engine, container: &str) -> Infallible {
     loop {
         let killing = async { engine.connect().await?.kill(container, "SIGKILL").await };
-        if let Ok(Err(error)) = timeout(BRIEF, killing).await {
-            tracing::debug!(container, %error, "a container whose watch is lost is not killed");
+        if let Ok(Err(error)) = timeout(KILL_TIMEOUT, killing).await {
+            tracing::debug!(container, %error, "cannot kill a container whose watch does not respond");
         }
-        sleep(PAUSE).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 
 impl Inner {
-    /// Removes a service, whoever has it removed before; whether it is gone.
+    /// Removes a service. Returns whether it is gone, whoever removed it.
     async fn service_gone(&self, id: &str) -> bool {
         let removed = async {
             let nodes = self.nodes().await?;
@@ -106,18 +106,18 @@ impl Inner {
         match removed.await {
             Ok(()) => true,
             Err(error) => {
-                tracing::debug!(service = id, %error, "a service is not removed yet");
+                tracing::debug!(service = id, %error, "cannot remove a service; retrying");
                 false
             }
         }
     }
 
-    /// Removes a service that could not be removed at once.
+    /// Retries the removal of a service.
     async fn clean_up(&self, service: &str) {
-        let mut pause = PAUSE;
-        for _ in 0..REMOVALS {
+        let mut pause = RETRY_DELAY;
+        for _ in 0..MAX_REMOVALS {
             sleep(pause).await;
-            pause = (2 * pause).min(PAUSE_MAX);
+            pause = (2 * pause).min(MAX_RETRY_DELAY);
             if self.service_gone(service).await {
                 return;
             }

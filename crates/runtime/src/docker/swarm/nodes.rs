@@ -1,4 +1,4 @@
-//! The daemons of a swarm's nodes, as they are now.
+//! The nodes of a swarm and their daemons, in their current state.
 
 use std::collections::HashMap;
 use std::env::consts::ARCH;
@@ -11,58 +11,58 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::Inner;
-use crate::docker::engine::{ASK, Client, Engine, within};
+use crate::docker::engine::{Client, Engine, READ_TIMEOUT, within};
 use crate::unit::Error;
 
-/// For a daemon to say which node it is. One that takes longer does not count.
-const HELLO: Duration = Duration::from_secs(3);
+/// Timeout for a daemon to say which node it is. A slower one counts as missing.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A node whose daemon answers.
+/// A node whose daemon responds.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) engine: Arc<Engine>,
     pub(super) client: Client,
     pub(super) id: String,
     pub(super) name: String,
-    /// Whether it can limit these: CPU, memory, processes.
+    /// True if the daemon can limit CPU, memory and processes, in this order.
     pub(super) able: [bool; 3],
     pub(super) cores: Option<u32>,
-    /// Of its processor, as Rust has it too: `x86_64`, `aarch64`. Empty if it is not told.
+    /// Processor architecture as in Rust: `x86_64`, `aarch64`. Empty if not reported.
     arch: String,
     is_manager: bool,
 }
 
-/// A swarm: those of its nodes that can be spoken to, and what a manager says of all.
+/// The nodes of a swarm that can be reached, and the manager's view of all nodes.
 pub(super) struct Nodes {
     pub(super) manager: Client,
-    /// Those that answer, whatever the manager says of them.
+    /// Nodes whose daemons respond, whatever the manager says about them.
     pub(super) answering: Vec<Node>,
     /// All nodes of the swarm.
     all: Vec<Known>,
     constraints: Vec<String>,
-    /// Which daemons do not answer, and why.
+    /// Daemons that do not respond, with the reason.
     missing: Vec<String>,
 }
 
-/// A node, as a manager knows it.
+/// The manager's view of a node.
 struct Known {
     id: String,
     name: String,
     role: String,
     labels: HashMap<String, String>,
-    /// Why it takes no tasks.
+    /// Why it accepts no tasks.
     hindrance: Option<String>,
 }
 
 impl Inner {
-    /// Asks all daemons, and a manager among them.
+    /// Contacts all daemons. One of them must be a manager.
     pub(super) async fn nodes(&self) -> Result<Nodes, Error> {
         let asked = self.engines.iter().map(|engine| async move {
-            match timeout(HELLO, hello(engine)).await {
+            match timeout(HELLO_TIMEOUT, hello(engine)).await {
                 Ok(said) => said,
                 Err(_) => Err(Error::Timeout {
-                    what: "which node of a swarm a daemon is",
-                    within: HELLO,
+                    what: "read which node of the swarm a daemon is",
+                    within: HELLO_TIMEOUT,
                 }),
             }
         });
@@ -77,7 +77,7 @@ impl Inner {
         }
         for node in answering.iter().filter(|node| node.is_manager) {
             let listed = node.client.docker.list_nodes(None::<ListNodesOptions>);
-            match within("list the nodes of the swarm", HELLO, listed).await {
+            match within("list the nodes of the swarm", HELLO_TIMEOUT, listed).await {
                 Ok(all) => {
                     return Ok(Nodes {
                         manager: node.client.clone(),
@@ -91,7 +91,7 @@ impl Inner {
             }
         }
         let why = match missing.is_empty() {
-            true => "none of the daemons in `[swarm] daemons` is a manager's".to_owned(),
+            true => "none of the daemons in `[swarm] daemons` belongs to a manager".to_owned(),
             false => missing.join("; "),
         };
         Err(Error::Unavailable(format!(
@@ -116,7 +116,12 @@ impl Inner {
 
 async fn hello(engine: &Arc<Engine>) -> Result<Node, Error> {
     let client = engine.connect().await?;
-    let info = within("what a Docker daemon has", ASK, client.docker.info()).await?;
+    let info = within(
+        "read the configuration of a Docker daemon",
+        READ_TIMEOUT,
+        client.docker.info(),
+    )
+    .await?;
     let swarm = info.swarm.unwrap_or_default();
     let id = swarm.node_id.filter(|id| !id.is_empty());
     let id = id.ok_or_else(|| Error::Unavailable("it is not in a swarm".to_owned()))?;
@@ -152,7 +157,8 @@ fn known(node: bollard::models::Node) -> Known {
 }
 
 impl Known {
-    /// Whether it is as a constraint has it. Swarm decides; this is to look for images where they are of use.
+    /// Returns whether it satisfies a constraint. Swarm decides about placement; this only selects the nodes on which
+    /// to look for images.
     fn meets(&self, constraint: &str) -> bool {
         let (what, wanted, is_equal) =
             match (constraint.split_once("=="), constraint.split_once("!=")) {
@@ -166,7 +172,7 @@ impl Known {
             "node.role" => self.role.as_str(),
             other => match other.strip_prefix("node.labels.") {
                 Some(label) => self.labels.get(label).map_or("", String::as_str),
-                // It is the daemon's own.
+                // Evaluated by the daemon only.
                 None => return true,
             },
         };
@@ -175,7 +181,7 @@ impl Known {
 }
 
 impl Nodes {
-    /// Those that can be spoken to, take tasks, run our gate, and meet the constraints.
+    /// Nodes that can be reached, accept tasks, can run the gate, and meet the constraints.
     pub(super) fn usable(&self) -> Vec<&Node> {
         let takes_tasks = |node: &&Node| {
             let known = self.all.iter().find(|known| known.id == node.id);
@@ -192,12 +198,13 @@ impl Nodes {
         self.answering.iter().find(|node| node.id == id)
     }
 
-    /// Whether the swarm has such a node, there or not. One that has left never comes back as the same.
+    /// Returns whether the swarm has such a node, reachable or not. A node that has left never returns with the same
+    /// id.
     pub(super) fn has(&self, id: &str) -> bool {
         self.all.iter().any(|known| known.id == id)
     }
 
-    /// All but these, which Swarm is told not to use.
+    /// All nodes but these. The placement constraints exclude them.
     pub(super) fn others(&self, than: &[&Node]) -> Vec<&str> {
         let ids = self.all.iter().map(|known| known.id.as_str());
         ids.filter(|&id| than.iter().all(|node| node.id != id))
@@ -213,7 +220,7 @@ impl Nodes {
         match (&known.hindrance, self.answering(id)) {
             (Some(why), _) => Some(format!("the node `{name}` ({id}) {why}")),
             (None, None) => Some(format!(
-                "the daemon of the node `{name}` ({id}) does not answer, or is not in `[swarm] daemons`"
+                "the daemon of the node `{name}` ({id}) does not respond, or is not in `[swarm] daemons`"
             )),
             (None, Some(node)) => match node.arch.as_str() {
                 "" | ARCH => None,
@@ -234,7 +241,7 @@ impl Nodes {
         why.chain(missing).collect::<Vec<_>>().join("; ")
     }
 
-    /// That there is nowhere to run anything.
+    /// The error if no node can run anything.
     pub(super) fn nowhere(&self) -> Error {
         let why = self.hindrances();
         Error::Unavailable(format!("no node of the swarm can run anything: {why}"))
@@ -247,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// A daemon that is never asked.
+    /// A client that no test uses.
     fn client() -> Client {
         let nobody = |_: BollardRequest| std::future::pending();
         let docker =

@@ -1,4 +1,4 @@
-//! What really holds: what the node's daemon says of the container, and what the gate has found in it.
+//! Verifies which limits hold, from the node's daemon and the gate's report.
 
 use bollard::models::{ContainerInspectResponse, EndpointSettings, HostConfig};
 use model::{Network, Sandbox};
@@ -7,17 +7,17 @@ use super::gate::Report;
 use super::nodes::Node;
 use super::{Options, spec};
 use crate::docker::readback::Seen;
-use crate::docker::spec::PERIOD;
+use crate::docker::spec::CPU_PERIOD_MICROS;
 use crate::unit::{Enforced, Error};
 
-/// Nanoseconds of a processor in a second.
-const WHOLE: i64 = 1_000_000_000;
+/// One processor in nano-CPUs.
+const NANO_CPUS_PER_CORE: i64 = 1_000_000_000;
 
-/// What holds for a container in which a gate waits.
+/// Returns the enforcement status of a container in which a gate waits.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] if its kernel is not the one that is asked for.
+/// [`Error::Unavailable`] if its kernel is not the requested one.
 pub(super) async fn rows(
     options: &Options,
     sandbox: &Sandbox,
@@ -27,17 +27,17 @@ pub(super) async fn rows(
 ) -> Result<Vec<Enforced>, Error> {
     let container = node.client.inspect(container).await?;
     let container = container
-        .ok_or_else(|| Error::Failed("the container was removed by somebody else".to_owned()))?;
+        .ok_or_else(|| Error::Failed("another program removed the container".to_owned()))?;
     let empty = HostConfig::default();
     let config = container.host_config.as_ref().unwrap_or(&empty);
     let seen = Seen::look(&container);
     let row = |what, holds, how| Enforced { what, holds, how };
 
     let nanos = config.nano_cpus.unwrap_or(0);
-    let quota = nanos / (WHOLE / PERIOD);
+    let quota = nanos / (NANO_CPUS_PER_CORE / CPU_PERIOD_MICROS);
     let [cpu, memory, pids] = node.able;
     let (holds, how) = seen.limit("cpu", ["cpu.cfs_quota_us", "cpu.max"], quota, cpu);
-    let cores = nanos as f64 / WHOLE as f64;
+    let cores = nanos as f64 / NANO_CPUS_PER_CORE as f64;
     let cpu = row("cpu", holds && nanos > 0, format!("{cores} cores: {how}"));
 
     let asked = config.memory.unwrap_or(0);
@@ -52,7 +52,7 @@ pub(super) async fn rows(
         false => row(
             "pids",
             false,
-            format!("{how}: gVisor needs as many for itself"),
+            format!("{how}: gVisor needs that many for itself"),
         ),
     };
 
@@ -85,24 +85,24 @@ fn disk(options: &Options, sandbox: &Sandbox, container: &ContainerInspectRespon
         return row(false, format!("the image's volume `{inside}` has no limit"));
     }
     if sandbox.volumes.is_empty() {
-        return row(true, "nothing of it is on disk".to_owned());
+        return row(true, "it stores nothing on disk".to_owned());
     }
     match &options.volume_driver {
         Some(driver) => row(
             false,
-            format!("whether volumes of `{driver}` have a limit is not known"),
+            format!("it is not known whether volumes of `{driver}` have a limit"),
         ),
         None => row(false, "volumes of a node's daemon have no limit".to_owned()),
     }
 }
 
-/// The networks that a container is in.
+/// The networks of a container.
 pub(super) fn networks(
     container: &ContainerInspectResponse,
 ) -> impl Iterator<Item = (&String, &EndpointSettings)> {
     let settings = container.network_settings.as_ref();
     let networks = settings.and_then(|settings| settings.networks.as_ref());
-    // One of a node without a bridge is a name and nothing else.
+    // On a node without a bridge network, its entry has a name but no id.
     let is_in = |endpoint: &EndpointSettings| {
         let id = endpoint.network_id.as_ref();
         id.is_some_and(|id| !id.is_empty())
@@ -127,12 +127,13 @@ fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Rep
         .filter(is_other)
         .map(String::as_str)
         .collect();
-    // A report without a loopback device is one that tells nothing.
+    // Even an unused network namespace has a loopback device, so a report without one proves nothing.
     let is_told = others.len() < report.devices.len();
     let is_alone = is_told && !report.up.iter().any(|device| is_other(&device));
     match (names.is_empty(), is_alone) {
         (true, true) if others.is_empty() => row(true, "it has a loopback device only".to_owned()),
-        // Modules of the kernel, as those of tunnels, put theirs into each new network. Without capabilities nobody sets them up.
+        // Kernel modules, such as those for tunnels, add devices to each new network namespace. Without capabilities,
+        // no process inside can bring them up.
         (true, true) => row(
             true,
             format!(
@@ -140,15 +141,16 @@ fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Rep
                 others.join(", ")
             ),
         ),
-        // Its kernel keeps the device that the node has taken away.
-        (true, false) if is_gvisor(report) => {
-            row(true, "it is in no network, by the daemon's word".to_owned())
-        }
+        // gVisor's kernel still shows the device that the node has removed.
+        (true, false) if is_gvisor(report) => row(
+            true,
+            "it is in no network, according to the daemon".to_owned(),
+        ),
         _ => row(
             false,
             match is_told {
                 true => format!("it is in {names:?}, with {}", report.devices.join(", ")),
-                false => format!("it is in {names:?}, and does not tell its devices"),
+                false => format!("it is in {names:?}, and its devices are not reported"),
             },
         ),
     }
@@ -164,13 +166,13 @@ fn privileges(report: &Report) -> Enforced {
         all.is_some_and(|all| all.bytes().all(|byte| byte == b'0'))
     };
     let capabilities = !(none("CapEff") && none("CapBnd") && none("CapPrm"));
-    // A kernel that does not tell (gVisor's) has nothing to give without capabilities to inherit.
-    let no_new = report.status("NoNewPrivs").unwrap_or("not told");
+    // A kernel that does not report it (gVisor's) has no privileges to grant without inheritable capabilities.
+    let no_new = report.status("NoNewPrivs").unwrap_or("not reported");
     Enforced {
         what: "privileges",
         holds: !capabilities && no_new != "0",
         how: format!(
-            "capabilities = {capabilities}, no new privileges = {no_new}, by its kernel's word"
+            "capabilities = {capabilities}, no new privileges = {no_new}, according to its kernel"
         ),
     }
 }
@@ -185,7 +187,7 @@ fn kernel(options: &Options, report: &Report) -> Result<Enforced, Error> {
         ));
     }
     let how = match is_gvisor {
-        true => "gVisor, by its own log",
+        true => "gVisor, according to its log",
         false => "it shares the kernel of its node",
     };
     Ok(Enforced {
@@ -227,9 +229,9 @@ mod tests {
             "",
             (false, "eth0"),
         );
-        // Nothing told is not nothing there.
-        check(&[], &[], "", (false, "does not tell"));
-        check(&["eth0"], &[], "", (false, "does not tell"));
+        // An empty report does not prove the absence of devices.
+        check(&[], &[], "", (false, "not reported"));
+        check(&["eth0"], &[], "", (false, "not reported"));
         check(
             &["lo", "eth0"],
             &["lo", "eth0"],

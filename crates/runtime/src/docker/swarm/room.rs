@@ -1,4 +1,4 @@
-//! The end of services that nobody has a handle of: of earlier runs, of launches that failed, of others' making.
+//! Removes services without a handle: those of earlier runs, of failed launches, and of other gateways.
 
 use bollard::models::{Service, Task, TaskState};
 use bollard::query_parameters::{
@@ -7,16 +7,16 @@ use bollard::query_parameters::{
 use std::collections::{BTreeSet, HashMap};
 use tokio::time::sleep;
 
-use super::contact::OVER;
+use super::contact::ENDED_AFTER;
 use super::nodes::Nodes;
 use super::{Inner, spec};
 use crate::docker::engine::{
-    ASK, CHANGE, Call, Client, LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, call, found,
-    labels, within,
+    CHANGE_TIMEOUT, Call, Client, LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN,
+    READ_TIMEOUT, call, found, labels, within,
 };
 use crate::unit::{Confined, Error, Fences, remove_each};
 
-/// A task's container and its node, as far as there are any.
+/// The container and node of a task, if known.
 pub(super) struct Place {
     pub(super) node: Option<String>,
     pub(super) container: Option<String>,
@@ -38,26 +38,32 @@ impl Place {
 pub(super) async fn service_of(manager: &Client, name: &str) -> Result<Option<Service>, Error> {
     let options = None::<InspectServiceOptions>;
     let service = manager.docker.inspect_service(name, options);
-    found(call("inspect a service", ASK, service).await)
+    found(call("inspect a service", READ_TIMEOUT, service).await)
 }
 
 pub(super) async fn tasks_of(manager: &Client, service: &str) -> Result<Vec<Task>, Error> {
     let filters = HashMap::from([("service".to_owned(), vec![service.to_owned()])]);
     let options = ListTasksOptionsBuilder::default().filters(&filters).build();
-    match call("list tasks", ASK, manager.docker.list_tasks(Some(options))).await {
-        // There is no such service.
+    match call(
+        "list tasks",
+        READ_TIMEOUT,
+        manager.docker.list_tasks(Some(options)),
+    )
+    .await
+    {
+        // No such service.
         Err(Call::Daemon(404, _)) => Ok(Vec::new()),
         other => other.map_err(Error::from),
     }
 }
 
-/// Removes a service. Its tasks end then, at some time.
+/// Removes a service. Its tasks end some time later.
 pub(super) async fn service_remove(manager: &Client, id: &str) -> Result<(), Error> {
     let removed = manager.docker.delete_service(id);
-    found(call("remove a service", CHANGE, removed).await).map(drop)
+    found(call("remove a service", CHANGE_TIMEOUT, removed).await).map(drop)
 }
 
-/// Whether its node has said that it does not run any more.
+/// Returns whether the node has reported that the task no longer runs.
 pub(super) fn has_ended(state: Option<TaskState>) -> bool {
     matches!(
         state,
@@ -66,7 +72,7 @@ pub(super) fn has_ended(state: Option<TaskState>) -> bool {
 }
 
 impl Inner {
-    /// Removes the service of this name, and waits until nothing of it runs.
+    /// Removes the service with this name, and waits until nothing of it runs.
     pub(super) async fn make_room(
         &self,
         nodes: &Nodes,
@@ -82,21 +88,21 @@ impl Inner {
             && number > fence.number
         {
             return Err(Error::Failed(format!(
-                "another gateway has started it since (fence {number}, and this launch has {})",
+                "another gateway has started it since (fencing token {number}, this launch has {})",
                 fence.number
             )));
         }
         if owner.map(String::as_str) != Some(spec::install(&self.options, unit.fence)) {
             return Err(Error::Refused {
                 field: "id",
-                why: format!("a service `{name}` exists and is not ours; remove or rename it"),
+                why: format!("a service `{name}` belongs to another program; remove or rename it"),
             });
         }
         self.end(nodes, &service).await
     }
 
-    /// Waits until nothing of a service runs, and then removes it: as long as something may run, its service says so to
-    /// whoever starts it next.
+    /// Waits until nothing of a service runs, and then removes it. Until then, the service itself tells the next launch
+    /// that something may still run.
     async fn end(&self, nodes: &Nodes, service: &Service) -> Result<(), Error> {
         let id = service.id.as_deref().unwrap_or_default();
         let mut is_lost = false;
@@ -104,7 +110,7 @@ impl Inner {
             let place = Place::of(&task);
             let ended = has_ended(task.status.and_then(|status| status.state));
             let (Some(node), Some(container)) = (place.node, place.container) else {
-                // It has not got as far as a container, and without its service it never will.
+                // It has no container yet, and without its service it will never get one.
                 continue;
             };
             match nodes.answering(&node) {
@@ -114,8 +120,8 @@ impl Inner {
             }
         }
         if is_lost {
-            // Whoever it belonged to does not speak to it any more, or is the one that does: that one holds the lease.
-            sleep(OVER).await;
+            // The gateway that owned it no longer pings the watch. Or it is this gateway, which holds the lease.
+            sleep(ENDED_AFTER).await;
         }
         service_remove(&nodes.manager, id).await
     }
@@ -159,7 +165,7 @@ impl Inner {
     }
 }
 
-/// All services of an installation.
+/// Returns all services of an installation.
 async fn services_of(manager: &Client, install: &str) -> Result<Vec<Service>, Error> {
     let filters = labels(&[(LABEL_INSTALL, install)]);
     let options = ListServicesOptionsBuilder::default()
@@ -167,13 +173,13 @@ async fn services_of(manager: &Client, install: &str) -> Result<Vec<Service>, Er
         .build();
     within(
         "list services",
-        ASK,
+        READ_TIMEOUT,
         manager.docker.list_services(Some(options)),
     )
     .await
 }
 
-/// The number of the launch that made it.
+/// The fencing token of the launch that created it.
 fn fence_of(service: &Service) -> Option<i64> {
     let labels = service.spec.as_ref()?.labels.as_ref()?;
     labels.get(LABEL_FENCE)?.parse().ok()

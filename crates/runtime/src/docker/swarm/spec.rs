@@ -1,4 +1,4 @@
-//! What the swarm is asked for: pure functions of the unit and the options.
+//! The requests to the swarm: pure functions of the unit and the options.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,20 +16,20 @@ use model::{Network, Program};
 use super::Options;
 use super::nodes::{Node, Nodes};
 use crate::docker::engine::{LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
-use crate::docker::relay::{INSIDE, PROGRAM};
+use crate::docker::relay::{PATH_INSIDE, PROGRAM};
 use crate::docker::spec::{check_id, check_image, scratch, signed};
 use crate::docker::volumes::slug;
 use crate::unit::{Confined, Error, Fence};
 
-/// Swarm's names are parts of names of hosts.
-const NAME_MAX: usize = 63;
-/// Docker's own network of every node.
-const BRIDGE: &str = "bridge";
-const RUN: u64 = 16 << 20;
-/// Everybody may read and execute it.
-const MODE: u32 = 0o555;
+/// Swarm names become parts of host names.
+const MAX_NAME_CHARS: usize = 63;
+/// Docker's default network on every node.
+const DEFAULT_NETWORK: &str = "bridge";
+const MAX_RUN_BYTES: u64 = 16 << 20;
+/// Readable and executable by everyone.
+const GATE_MODE: u32 = 0o555;
 
-/// Names and labels are made of it.
+/// Checks the installation id, which becomes part of names and labels.
 pub(super) fn check_install(install: &str) -> Result<(), Error> {
     let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=40).contains(&install.len()) && install.bytes().all(sound) {
@@ -37,11 +37,11 @@ pub(super) fn check_install(install: &str) -> Result<(), Error> {
     }
     Err(Error::Refused {
         field: "install",
-        why: format!("`{install}` is not 1 to 40 lower-case letters, digits and `-`"),
+        why: format!("`{install}` must be 1 to 40 lower-case letters, digits and `-`"),
     })
 }
 
-/// Whether a service can be the server; its image, and the arguments that are not the image's own.
+/// Checks that the unit can run as a service. Returns its image and the arguments that replace the image's own.
 pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), Error> {
     let refused = |field, why: &str| {
         let why = why.to_owned();
@@ -58,13 +58,13 @@ pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), E
     if PROGRAM.is_empty() {
         return refused(
             "provider",
-            "there is no gate for this processor yet, and so no servers in a swarm",
+            "servers in a swarm are not supported on this processor yet: no gate was built for it",
         );
     }
     if let Network::Allow(_) = unit.sandbox.network {
         return refused(
             "network",
-            "a swarm has no proxy to hold a server to an allow-list; `none` and `open` are enforced",
+            "allow-lists are not supported in a swarm; `none` and `open` are enforced",
         );
     }
     if let Some(mount) = unit.sandbox.mounts.first() {
@@ -79,20 +79,22 @@ pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), E
     Ok((image, command))
 }
 
-/// The installation that a unit is of: all gateways of a database are one.
+/// The installation that a unit belongs to. All gateways of a database are one installation.
 pub(super) fn install<'a>(options: &'a Options, fence: Option<&'a Fence>) -> &'a str {
     fence.map_or(&options.install, |fence| &fence.installation)
 }
 
-/// One for each server and installation, so that the swarm sees to it that there are never two.
+/// The service name. There is one per server and installation, so the swarm guarantees that two never exist.
 pub(super) fn name(install: &str, id: &str) -> Result<String, Error> {
     let name = format!("toolwharf-{install}-{id}");
-    if name.len() <= NAME_MAX {
+    if name.len() <= MAX_NAME_CHARS {
         return Ok(name);
     }
     Err(Error::Refused {
         field: "id",
-        why: format!("`{name}` is too long for a service; {NAME_MAX} characters are possible"),
+        why: format!(
+            "`{name}` is too long for a service name; the limit is {MAX_NAME_CHARS} characters"
+        ),
     })
 }
 
@@ -105,7 +107,7 @@ fn labels(options: &Options, unit: Confined<'_>) -> HashMap<String, String> {
     labels
 }
 
-/// Those of what outlives instances.
+/// Labels of objects that outlive instances.
 pub(super) fn lasting_labels(install: &str, server: &str) -> HashMap<String, String> {
     let pairs = [(LABEL_INSTALL, install), (LABEL_HOSTING, server)];
     pairs
@@ -113,12 +115,12 @@ pub(super) fn lasting_labels(install: &str, server: &str) -> HashMap<String, Str
         .into()
 }
 
-/// The gate's name in the swarm. A config never changes: another program has another name.
+/// The gate's config name in the swarm. A config never changes, so another version of the program has another name.
 pub(super) fn gate_name() -> String {
     format!("toolwharf-gate-{:016x}", hash(PROGRAM))
 }
 
-/// FNV-1a: nobody is to be kept from finding two of the same.
+/// FNV-1a. It need not resist deliberate collisions.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -133,17 +135,17 @@ pub(super) fn gate() -> ConfigSpec {
     }
 }
 
-/// What a service is made of, besides its unit.
+/// The input for a service in addition to its unit.
 pub(super) struct Parts<'a> {
     pub(super) name: &'a str,
-    /// The image's own id: no node pulls another one under its name.
+    /// The image id, so that no node uses another image with the same name.
     pub(super) image: &'a str,
-    /// What the image declares as volumes.
+    /// Paths that the image declares as volumes.
     pub(super) declared: &'a [String],
     /// The gate's config.
     pub(super) gate: &'a str,
     pub(super) volumes: Vec<Mount>,
-    /// Where it may run.
+    /// The nodes on which it may run.
     pub(super) nodes: &'a [&'a Node],
 }
 
@@ -165,7 +167,7 @@ pub(super) fn service(
         .collect();
     let own = own.into_iter().filter(|&path| !taken.contains(path));
     mounts.extend(own.map(|path| match path {
-        "/run" => scratch(path, tmp.min(RUN)),
+        "/run" => scratch(path, tmp.min(MAX_RUN_BYTES)),
         _ => scratch(path, tmp),
     }));
     let mut constraints = options.constraints.clone();
@@ -179,13 +181,13 @@ pub(super) fn service(
     let container = TaskSpecContainerSpec {
         image: Some(parts.image.to_owned()),
         labels: Some(labels.clone()),
-        command: Some(vec![INSIDE.to_owned(), "gate".to_owned()]),
+        command: Some(vec![PATH_INSIDE.to_owned(), "gate".to_owned()]),
         open_stdin: Some(true),
         read_only: Some(true),
         mounts: Some(mounts),
         init: Some(true),
         capability_drop: Some(vec!["ALL".to_owned()]),
-        // The image's own would run in the container every few seconds.
+        // The image's own health check would run in the container every few seconds.
         health_check: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
@@ -194,10 +196,10 @@ pub(super) fn service(
             config_id: Some(parts.gate.to_owned()),
             config_name: Some(gate_name()),
             file: Some(TaskSpecContainerSpecFile1 {
-                name: Some(INSIDE.to_owned()),
+                name: Some(PATH_INSIDE.to_owned()),
                 uid: Some("0".to_owned()),
                 gid: Some("0".to_owned()),
-                mode: Some(MODE),
+                mode: Some(GATE_MODE),
             }),
             ..TaskSpecContainerSpecConfigs::default()
         }]),
@@ -215,8 +217,8 @@ pub(super) fn service(
         memory_bytes: Some(signed(limits.memory)),
         pids: Some(i64::from(pids(options, limits.pids))),
     };
-    // Without a network Swarm takes the node's bridge, as it does for that name.
-    let attached = unit.sandbox.network == Network::Open && options.network != BRIDGE;
+    // Without a network, Swarm uses the node's bridge, and it does so for the name `bridge` too.
+    let attached = unit.sandbox.network == Network::Open && options.network != DEFAULT_NETWORK;
     let task = TaskSpec {
         container_spec: Some(container),
         resources: Some(TaskSpecResources {
@@ -224,7 +226,7 @@ pub(super) fn service(
             reservations: Some(reserved),
             ..TaskSpecResources::default()
         }),
-        // We restart, not the swarm.
+        // Toolwharf restarts servers, not the swarm.
         restart_policy: Some(TaskSpecRestartPolicy {
             condition: Some(TaskSpecRestartPolicyConditionEnum::NONE),
             ..TaskSpecRestartPolicy::default()
@@ -239,7 +241,7 @@ pub(super) fn service(
                 ..NetworkAttachmentConfig::default()
             }]
         }),
-        // Or every byte of the streams would be kept in a file.
+        // Otherwise every byte of the streams would be stored in a file.
         log_driver: Some(TaskSpecLogDriver {
             name: Some("none".to_owned()),
             options: None,
@@ -258,14 +260,15 @@ pub(super) fn service(
     }
 }
 
-/// At most what each node has: a daemon refuses more, and Swarm does not look at it when it chooses one.
+/// The processor limit, at most the processors of the smallest node: a daemon rejects more, and Swarm ignores this when
+/// it chooses a node.
 fn nano_cpus(asked: u32, cores: impl Iterator<Item = Option<u32>>) -> i64 {
     let least = cores.flatten().min();
     let most = least.map_or(u32::MAX, |cores| cores.saturating_mul(1000));
     i64::from(asked.min(most)) * 1_000_000
 }
 
-/// How many processes the container may have.
+/// Returns the process limit of the container.
 pub(super) fn pids(options: &Options, asked: u32) -> u32 {
     let provider = match options.gvisor {
         true => model::Provider::Gvisor,
@@ -274,13 +277,13 @@ pub(super) fn pids(options: &Options, asked: u32) -> u32 {
     crate::docker::spec::pids(provider, asked)
 }
 
-/// Never that of a volume of `docker::volumes`: without `[swarm] daemons` both runtimes have one daemon, and that one's
-/// volumes name loop devices, which are others' later.
+/// The volume name. It differs from names in `docker::volumes`: without `[swarm] daemons` both runtimes use the same
+/// daemon, and the volumes of `docker::volumes` refer to loop devices that are later reused.
 fn volume_name(install: &str, server: &str, inside: &str) -> String {
     format!("toolwharf-swarm.{install}.{server}.{}", slug(inside))
 }
 
-/// A volume, where a server finds it.
+/// A volume mount at the path `inside`.
 pub(super) fn volume(install: &str, server: &str, inside: &str, options: &Options) -> Mount {
     let driver = options.volume_driver.as_ref();
     let name = volume_name(install, server, inside);

@@ -1,7 +1,7 @@
-//! Volumes of servers in a swarm: on the node that a server ran on first, or wherever a driver brings them.
+//! Volumes of servers in a swarm: on the node on which a server first ran, or on any node if a driver provides them.
 //!
-//! Which node that is, is kept in the swarm, as a config of the server's name. It is written before the server runs for the
-//! first time, so that nothing was ever written to a volume on another node.
+//! A config of the swarm with the server's name records the node. It is written before the server runs for the first
+//! time, so no volume data can exist on another node.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use tokio::time::{Instant, sleep};
 use super::nodes::{Node, Nodes};
 use super::{Inner, spec};
 use crate::docker::engine::{
-    CHANGE, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
+    CHANGE_TIMEOUT, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
 };
 use crate::docker::spec::check_id;
 use crate::docker::volumes::remove;
 use crate::unit::{Confined, Error};
 
 const LABEL_NODE: &str = "toolwharf.node";
-/// Until the last container with a volume is gone.
-const RELEASE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(250);
+/// Timeout for the last container with a volume to be gone.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Inner {
     pub(super) fn mounts(&self, unit: Confined<'_>) -> Vec<Mount> {
@@ -34,12 +34,12 @@ impl Inner {
         volumes.iter().map(mount).collect()
     }
 
-    /// Whether its volumes are on one node, and stay there.
+    /// Returns whether its volumes stay on one node.
     pub(super) fn is_tied(&self, sandbox: &Sandbox) -> bool {
         !sandbox.volumes.is_empty() && self.options.volume_driver.is_none()
     }
 
-    /// The node that a server's volumes are on, if it ran before.
+    /// The node with a server's volumes, if it ran before.
     pub(super) async fn home(
         &self,
         manager: &Client,
@@ -49,7 +49,7 @@ impl Inner {
         let name = spec::name(install, id)?;
         let config = call(
             "inspect a config",
-            CHANGE,
+            CHANGE_TIMEOUT,
             manager.docker.inspect_config(&name),
         )
         .await;
@@ -58,7 +58,7 @@ impl Inner {
         Ok(labels.get(LABEL_NODE).cloned())
     }
 
-    /// Writes down which node that is.
+    /// Records the node with a server's volumes.
     pub(super) async fn settle(
         &self,
         manager: &Client,
@@ -75,7 +75,7 @@ impl Inner {
             ..ConfigSpec::default()
         };
         let created = manager.docker.create_config(config);
-        within("keep which node volumes are on", CHANGE, created).await?;
+        within("record the node of the volumes", CHANGE_TIMEOUT, created).await?;
         Ok(())
     }
 
@@ -103,15 +103,15 @@ impl Inner {
                 tracing::warn!(
                     server = id,
                     node = home,
-                    "volumes went with a node that has left the swarm: they are not removed there"
+                    "the node with the volumes has left the swarm; they are not removed there"
                 );
             }
             Some(home) if nodes.answering(home).is_none() => {
                 let why = nodes.hindrance(home).unwrap_or_default();
                 let config = spec::name(install, id)?;
                 return Err(Error::Failed(format!(
-                    "its volumes cannot be removed: {why}; when it is back, those that `docker volume ls --filter \
-                     label={LABEL_HOSTING}={id}` lists there are to be removed by hand, and on a manager the config `{config}`"
+                    "its volumes cannot be removed: {why}; when the node is back, remove the volumes that `docker volume ls --filter \
+                     label={LABEL_HOSTING}={id}` lists there, and the config `{config}` on a manager"
                 )));
             }
             _ => {}
@@ -122,39 +122,39 @@ impl Inner {
         if home.is_some() {
             let name = spec::name(install, id)?;
             let removed = nodes.manager.docker.delete_config(&name);
-            found(call("remove a config", CHANGE, removed).await)?;
+            found(call("remove a config", CHANGE_TIMEOUT, removed).await)?;
         }
         Ok(())
     }
 }
 
-/// Removes those on one node.
+/// Removes the volumes on one node.
 async fn volumes_of(node: &Node, install: &str, id: &str) -> Result<(), Error> {
     let filters = labels(&[(LABEL_INSTALL, install), (LABEL_HOSTING, id)]);
     let options = ListVolumesOptionsBuilder::default()
         .filters(&filters)
         .build();
     let listed = node.client.docker.list_volumes(Some(options));
-    let listed = within("list volumes", CHANGE, listed).await?;
-    let until = Instant::now() + RELEASE;
+    let listed = within("list volumes", CHANGE_TIMEOUT, listed).await?;
+    let until = Instant::now() + RELEASE_TIMEOUT;
     for volume in listed.volumes.unwrap_or_default() {
-        // The last container with it may be on its way out.
+        // The last container with it may still be exiting.
         while let Err(error) = remove(&node.client, &volume.name).await {
             if Instant::now() > until {
                 return Err(error);
             }
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Ok(())
 }
 
 impl Nodes {
-    /// The one node that a tied server may run on, as its `config` says.
+    /// Returns the node on which a server with volumes must run, as recorded in its `config`.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] as long as it cannot run anything.
+    /// [`Error::Refused`] while the node cannot run anything.
     pub(super) fn tied_to(&self, id: &str, config: &str) -> Result<&Node, Error> {
         let (why, node) = (self.hindrance(id), self.answering(id));
         if let (None, Some(node)) = (&why, node) {

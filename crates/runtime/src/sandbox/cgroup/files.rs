@@ -1,4 +1,4 @@
-//! Files and directories of control groups.
+//! Reads and writes the files and directories of control groups.
 
 use std::{collections::BTreeSet, fmt::Display, fs, io, path::Path};
 
@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::lineage::parse_pid;
 
-/// Writes a value. What did not take is seen when it is read back.
+/// Writes a value. Errors are ignored: reading the value back shows whether it took effect.
 pub(super) fn set(path: &Path, value: impl Display) {
     let _ = fs::write(path, value.to_string());
 }
@@ -24,7 +24,7 @@ pub(super) fn field(path: &Path, name: &str) -> Option<u64> {
     field_of(&fs::read_to_string(path).ok()?, name)
 }
 
-/// A number of a file that has a name and a number in each line.
+/// Finds a number in a file with a name and a number on each line.
 pub(super) fn field_of(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -35,13 +35,13 @@ pub(super) fn members(path: &Path) -> Vec<Pid> {
     text.lines().filter_map(parse_pid).collect()
 }
 
-/// Kills what is in one group. To be repeated until it is empty, for they fork.
+/// Kills the processes in one group. Repeat until it is empty, because they may fork.
 pub(super) fn kill_all(path: &Path) {
     if fs::write(path.join("cgroup.kill"), "1").is_ok() {
         return;
     }
     for pid in members(path) {
-        // It is looked for again, for the number may be a stranger's by now.
+        // Checked again after opening, because another process may have the number by now.
         if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
             && members(path).contains(&pid)
         {
@@ -50,7 +50,7 @@ pub(super) fn kill_all(path: &Path) {
     }
 }
 
-/// Removes a group, and those that were made inside of it.
+/// Removes a group and the groups created inside it.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

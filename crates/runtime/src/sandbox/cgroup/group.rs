@@ -1,4 +1,4 @@
-//! One instance's groups: its limits, what it uses, its end.
+//! The control groups of one instance: limits, usage and removal.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use rustix::process::Pid;
 use tokio::time::Instant;
 
 use super::{
-    PAUSE, Version,
+    POLL_INTERVAL, Version,
     files::{field, field_of, kill_all, members, number, remove, set},
     v1, v2,
 };
@@ -25,13 +25,13 @@ use crate::{
     unit::{Enforced, Usage},
 };
 
-/// Microseconds; the kernel's own default.
-pub(super) const PERIOD: u64 = 100_000;
+/// Scheduling period in microseconds; the kernel's default.
+pub(super) const CPU_PERIOD_MICROS: u64 = 100_000;
 
-/// How long a group may stay busy when all that was in it is dead.
-const BUSY: Duration = Duration::from_millis(500);
+/// Deadline for a group to become removable after its last process is dead.
+const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// One instance's groups.
+/// The control groups of one instance.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Group {
     pub(super) name: String,
@@ -41,14 +41,15 @@ pub(in crate::sandbox) struct Group {
     pub(super) pids: Result<(PathBuf, Version), String>,
     pub(super) kill: Option<PathBuf>,
     pub(super) directories: BTreeSet<PathBuf>,
-    /// The kernel's count of refused processes. Kept open, for it is looked at again and again.
+    /// The file in which the kernel counts refused processes. Kept open because it is polled.
     pub(super) events: Option<File>,
-    /// Whether it was killed as a fork bomb.
+    /// True if it was killed by the fork-bomb guard.
     pub(super) bombed: AtomicBool,
     pub(super) removed: AtomicBool,
 }
 
-/// The files that tell how much memory is used, and the field of `memory.stat` for what of it the kernel can take back.
+/// The files with current and peak memory usage, and the field of `memory.stat` for the part that the kernel can
+/// reclaim.
 pub(super) struct Memory {
     pub(super) now: &'static str,
     pub(super) peak: &'static str,
@@ -77,7 +78,7 @@ impl Group {
         }
     }
 
-    /// What the kernel says of the limits of cpu, memory and processes.
+    /// Reads the processor, memory and process limits back from the kernel.
     pub(in crate::sandbox) fn enforced(
         &self,
         limits: &ResourceLimits,
@@ -91,7 +92,7 @@ impl Group {
             check(&path, file, &expected, version)
         });
         let memory = self.memory.clone().and_then(|(path, version)| {
-            // The kernel counts in pages.
+            // The kernel counts in whole pages.
             let expected = (limits.memory & !(page() - 1)).to_string();
             match version {
                 Version::One => v1::memory_enforced(&path, &expected),
@@ -101,7 +102,7 @@ impl Group {
         let pids = self.pids.clone().and_then(|(path, version)| {
             let expected = (u64::from(limits.pids) + u64::from(extra)).to_string();
             let how = check(&path, "pids.max", &expected, version)?;
-            Ok(format!("{how}, {extra} of them the sandbox's own"))
+            Ok(format!("{how}, {extra} of them used by the sandbox itself"))
         });
         [("cpu", cpu), ("memory", memory), ("pids", pids)].map(|(what, found)| Enforced {
             what,
@@ -110,7 +111,7 @@ impl Group {
         })
     }
 
-    /// Files for joining all of its groups by writing `0`.
+    /// Opens the files that a process writes `0` to in order to join all groups.
     pub(in crate::sandbox) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
         self.directories
             .iter()
@@ -123,7 +124,7 @@ impl Group {
             .collect()
     }
 
-    /// Whether `pid` is in every one of its groups.
+    /// Returns whether `pid` is in all of its groups.
     pub(in crate::sandbox) fn holds(&self, pid: Pid) -> bool {
         let number = pid.as_raw_pid().to_string();
         self.directories.iter().all(|path| {
@@ -139,7 +140,7 @@ impl Group {
         }
     }
 
-    /// Whether no living process is in it. The dead that wait to be reaped do not count.
+    /// Returns whether it contains no living process. Zombies do not count.
     pub(in crate::sandbox) fn empty(&self) -> bool {
         self.directories.iter().all(|path| {
             members(path)
@@ -148,7 +149,7 @@ impl Group {
         })
     }
 
-    /// How many of its processes were killed for want of memory.
+    /// Number of its processes that the out-of-memory killer has killed.
     pub(in crate::sandbox) fn out_of_memory(&self) -> u64 {
         let Ok((path, version)) = &self.memory else {
             return 0;
@@ -160,25 +161,25 @@ impl Group {
         field(&path.join(file), "oom_kill").unwrap_or(0)
     }
 
-    /// How many processes it was refused so far, if that is counted.
+    /// Number of processes that the kernel has refused to create so far, if counted.
     pub(in crate::sandbox) fn refused(&self) -> Option<u64> {
         let mut text = [0; 256];
         let length = self.events.as_ref()?.read_at(&mut text, 0).ok()?;
         field_of(std::str::from_utf8(&text[..length]).ok()?, "max")
     }
 
-    /// Kills what is in it for what it was refused.
+    /// Kills all its processes as a fork bomb.
     pub(in crate::sandbox) fn end_bomb(&self) {
         self.bombed.store(true, Ordering::Release);
         self.kill();
     }
 
-    /// Whether that was done.
+    /// Returns whether [`Group::end_bomb`] was called.
     pub(in crate::sandbox) fn fork_bomb(&self) -> bool {
         self.bombed.load(Ordering::Acquire)
     }
 
-    /// Whether there is anything that counts.
+    /// Returns whether a controller accounts for its usage.
     pub(in crate::sandbox) fn counts(&self) -> bool {
         self.accounts.is_some()
     }
@@ -196,9 +197,9 @@ impl Group {
                 Version::Two => v2::MEMORY,
             };
             let now = number(&path.join(now))?;
-            // Older kernels of version 2 keep no peak.
+            // Older kernels of version 2 record no peak.
             usage.memory_peak = number(&path.join(peak)).unwrap_or(0).max(now);
-            // Pages of files that the kernel can take back at any time are no need of the server's.
+            // Page cache that the kernel can reclaim at any time does not count.
             let cache = field(&path.join("memory.stat"), cache).unwrap_or(0);
             usage.memory = now.saturating_sub(cache);
         }
@@ -209,12 +210,12 @@ impl Group {
         Some(usage)
     }
 
-    /// Removes it, if it is empty or soon is.
+    /// Removes it if it is empty, or becomes empty soon.
     pub(in crate::sandbox) fn remove(&self) {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let deadline = Instant::now() + BUSY;
+        let deadline = Instant::now() + REMOVE_TIMEOUT;
         for path in &self.directories {
             while let Err(error) = remove(path) {
                 if Instant::now() >= deadline {
@@ -222,7 +223,7 @@ impl Group {
                     break;
                 }
                 self.kill();
-                thread::sleep(PAUSE);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
@@ -234,9 +235,9 @@ impl Drop for Group {
     }
 }
 
-/// Microseconds of a [`PERIOD`].
+/// Microseconds per [`CPU_PERIOD_MICROS`].
 fn quota(limits: &ResourceLimits) -> u64 {
-    u64::from(limits.cpu_millis) * PERIOD / 1000
+    u64::from(limits.cpu_millis) * CPU_PERIOD_MICROS / 1000
 }
 
 fn page() -> u64 {
@@ -258,7 +259,7 @@ pub(super) fn check(
             Ok(format!("{file} = {expected} (cgroup {version})"))
         }
         Ok(found) => Err(format!(
-            "the kernel keeps {file} at {} and not at {expected} (cgroup {version})",
+            "{file} is {} instead of {expected} (cgroup {version})",
             found.trim()
         )),
         Err(error) => Err(format!("{file}: {error} (cgroup {version})")),

@@ -1,4 +1,4 @@
-//! What version 1 has its own names and rules for.
+//! Names and rules that are specific to version 1.
 
 use std::{
     fs::{self, OpenOptions},
@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    Found, Mount, Place, TOP, Version,
+    Found, Mount, Place, TOP_GROUP, Version,
     files::set,
-    group::{Memory, PERIOD, check, swapping},
+    group::{CPU_PERIOD_MICROS, Memory, check, swapping},
 };
 
 pub(super) const OUT_OF_MEMORY: &str = "memory.oom_control";
@@ -18,7 +18,7 @@ pub(super) const MEMORY: Memory = Memory {
     cache: "total_inactive_file",
 };
 
-/// Where groups can be made in a hierarchy of version 1.
+/// Finds where groups can be created in a version 1 hierarchy.
 pub(super) fn place(mount: &Mount, own: &str, controller: &str, install: &str) -> Found {
     let own = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -31,7 +31,7 @@ pub(super) fn place(mount: &Mount, own: &str, controller: &str, install: &str) -
     let own = own.unwrap_or_default().trim_start_matches('/');
     let mut why = String::new();
     for base in [mount.at.clone(), mount.at.join(own)] {
-        let root = base.join(TOP).join(install);
+        let root = base.join(TOP_GROUP).join(install);
         let usable = fs::create_dir_all(&root).and_then(|()| {
             OpenOptions::new()
                 .write(true)
@@ -66,12 +66,12 @@ pub(super) fn memory_enforced(path: &Path, expected: &str) -> Result<String, Str
 }
 
 pub(super) fn limit_cpu(path: &Path, quota: u64) {
-    set(&path.join("cpu.cfs_period_us"), PERIOD);
+    set(&path.join("cpu.cfs_period_us"), CPU_PERIOD_MICROS);
     let (file, value) = cpu_limit(quota);
     set(&path.join(file), value);
 }
 
-/// The file of the limit, and what stands in it.
+/// The file of the limit, and its content.
 pub(super) fn cpu_limit(quota: u64) -> (&'static str, String) {
     ("cpu.cfs_quota_us", quota.to_string())
 }

@@ -1,4 +1,4 @@
-//! What version 2 has its own names and rules for.
+//! Names and rules that are specific to version 2.
 
 use std::{
     collections::BTreeSet,
@@ -10,19 +10,19 @@ use std::{
 use rustix::process::Pid;
 
 use super::{
-    Mount, Place, TOP, Version,
+    Mount, Place, TOP_GROUP, Version,
     files::{members, set, words},
-    group::{Memory, PERIOD, check, swapping},
+    group::{CPU_PERIOD_MICROS, Memory, check, swapping},
 };
 use crate::lineage::{Stat, parse_pid};
 
-/// Where this process goes when its own group has to become one that only has children.
-const HOST: &str = "toolwharf-host";
+/// The group to which this process moves if its own group may only have child groups.
+const HOST_GROUP: &str = "toolwharf-host";
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
-/// How far up a process looks for who started it.
-const GENERATIONS: usize = 64;
+/// Limit for the ancestors of a process that are checked.
+const MAX_ANCESTORS: usize = 64;
 
 pub(super) const OUT_OF_MEMORY: &str = "memory.events";
 pub(super) const MEMORY: Memory = Memory {
@@ -31,13 +31,13 @@ pub(super) const MEMORY: Memory = Memory {
     cache: "inactive_file",
 };
 
-/// A usable hierarchy of version 2.
+/// A usable version 2 hierarchy.
 pub(super) struct Unified {
     pub(super) place: Place,
     pub(super) controllers: BTreeSet<String>,
 }
 
-/// Where groups can be made in version 2, with controllers as far as they are delegated.
+/// Finds where groups can be created in version 2, with the delegated controllers.
 pub(super) fn unified(mount: &Mount, own: &str, install: &str) -> Result<Unified, String> {
     let own = own
         .lines()
@@ -46,24 +46,29 @@ pub(super) fn unified(mount: &Mount, own: &str, install: &str) -> Result<Unified
     let mut bases = vec![mount.at.clone()];
     if !own.is_empty() && !own.contains("..") {
         // An earlier run may have moved there already.
-        let own = own.strip_suffix(HOST).unwrap_or(own);
+        let own = own.strip_suffix(HOST_GROUP).unwrap_or(own);
         bases.push(mount.at.join(own.trim_end_matches('/')));
     }
     let mut why = String::new();
     for base in bases {
         match delegated(&base, install) {
             Ok(unified) => return Ok(unified),
-            Err(error) => why = format!("`{}` is not ours to divide: {error}", base.display()),
+            Err(error) => {
+                why = format!(
+                    "cannot create control groups in `{}`: {error}",
+                    base.display()
+                )
+            }
         }
     }
     Err(why + "; run it as root, or as a systemd service with `Delegate=yes`")
 }
 
 fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
-    let top = base.join(TOP);
+    let top = base.join(TOP_GROUP);
     let root = top.join(install);
     fs::create_dir_all(&root)?;
-    // Without this nobody may be moved here, whatever else is allowed.
+    // Without write access here, no process can be moved into the group, whatever else is allowed.
     OpenOptions::new()
         .write(true)
         .open(base.join("cgroup.procs"))?;
@@ -72,8 +77,8 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
         .iter()
         .filter(|controller| offered.contains(**controller))
         .collect();
-    // Only the first group of all may have processes beside groups. It alone has no events. With
-    // processes elsewhere some controllers could be had all the same, and spoil it for the others.
+    // Only the root group may contain both processes and groups with controllers; it alone has no `cgroup.events`. Some
+    // controllers can be used next to processes elsewhere too, but that would break the others.
     let divided = !wanted.is_empty() && base.join("cgroup.events").exists();
     if divided && !members(base).is_empty() {
         make_way(base)?;
@@ -94,16 +99,18 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
     Ok(Unified { place, controllers })
 }
 
-/// A group of version 2 with processes of its own hands no controllers on, save the first of all.
-/// If there is none in it but this one and its descendants, they move on.
+/// A version 2 group that contains processes delegates no controllers, except the root group. If the group contains
+/// only this process and its descendants, they are moved into a child group.
 fn make_way(base: &Path) -> io::Result<()> {
     let me = rustix::process::getpid();
     let members = members(base);
     let ours = |&pid: &Pid| descends(pid, me);
     if !members.iter().all(ours) {
-        return Err(io::Error::other("others run in the same control group"));
+        return Err(io::Error::other(
+            "other processes run in the same control group",
+        ));
     }
-    let host = base.join(HOST);
+    let host = base.join(HOST_GROUP);
     match fs::create_dir(&host) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -114,10 +121,10 @@ fn make_way(base: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a process is `ancestor` or one of its descendants, or gone.
+/// Returns whether a process is `ancestor`, a descendant of it, or gone.
 pub(super) fn descends(pid: Pid, ancestor: Pid) -> bool {
     let mut next = Some(pid);
-    for _ in 0..GENERATIONS {
+    for _ in 0..MAX_ANCESTORS {
         match next {
             Some(pid) if pid == ancestor => return true,
             Some(pid) => match Stat::read(pid) {
@@ -153,9 +160,9 @@ pub(super) fn limit_cpu(path: &Path, quota: u64) {
     set(&path.join(file), value);
 }
 
-/// The file of the limit, and what stands in it.
+/// The file of the limit, and its content.
 pub(super) fn cpu_limit(quota: u64) -> (&'static str, String) {
-    ("cpu.max", format!("{quota} {PERIOD}"))
+    ("cpu.max", format!("{quota} {CPU_PERIOD_MICROS}"))
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! How much an installation may write.
+//! Bounds for the size of an installation.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Bytes of one block in `st_blocks`.
-const BLOCK: u64 = 512;
+/// Size of one block in `st_blocks`, in bytes.
+const BLOCK_BYTES: u64 = 512;
 
-/// What one installation may write to the disk, caches included.
+/// Limits on what one installation may write to the disk, including caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub bytes: u64,
@@ -16,18 +16,18 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Which bound the content of a folder exceeds.
+    /// Returns which bound the content of a folder exceeds.
     pub(super) fn exceeded_by(self, folder: &Path) -> Option<String> {
         let (mut bytes, mut files) = (0, 0);
         let mut folders = vec![folder.to_owned()];
         while let Some(folder) = folders.pop() {
-            // It may be gone by now.
+            // The folder may be gone by now.
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let Ok(about) = entry.metadata() else {
                     continue;
                 };
                 files += 1;
-                bytes += about.blocks() * BLOCK;
+                bytes += about.blocks() * BLOCK_BYTES;
                 if about.is_dir() {
                     folders.push(entry.path());
                 }

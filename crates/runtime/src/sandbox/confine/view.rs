@@ -1,4 +1,4 @@
-//! What an installation sees of the host's files, as arguments for bubblewrap.
+//! The host files that an installation step sees, as arguments for bubblewrap.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -10,7 +10,7 @@ use super::super::view::SYSTEM;
 use super::Step;
 use crate::search::PATH;
 
-/// What npm, uv and Python need of `/etc`.
+/// Paths in `/etc` that npm, uv and Python need.
 const ETC: [&str; 14] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -27,18 +27,18 @@ const ETC: [&str; 14] = [
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
-/// Folders of programs that git starts for its subcommands.
-const GIT: [&str; 4] = [
+/// Folders with the programs that git starts for its subcommands.
+const GIT_FOLDERS: [&str; 4] = [
     "/usr/lib/git-core",
     "/usr/libexec/git-core",
     "/usr/local/lib/git-core",
     "/usr/local/libexec/git-core",
 ];
-/// Bytes. npm and uv have their own temporary files on the stage.
-const TMP: u64 = 64 << 20;
-const SHM: u64 = 16 << 20;
+/// In bytes. npm and uv keep their temporary files on the stage.
+const TMP_BYTES: u64 = 64 << 20;
+const SHM_BYTES: u64 = 16 << 20;
 
-/// Whether every step sees this path.
+/// Returns whether every step sees this path.
 pub(crate) fn is_system(path: &Path) -> bool {
     SYSTEM
         .iter()
@@ -46,7 +46,7 @@ pub(crate) fn is_system(path: &Path) -> bool {
         .any(|system| path.starts_with(system))
 }
 
-/// `files` are descriptors of the contents, `shim` is how this program is shown.
+/// `files`: path inside and descriptor of each file's content. `shim`: the arguments that show this program.
 pub(super) fn arguments(step: &Step, files: &[(&Path, i32)], shim: &[OsString]) -> Vec<OsString> {
     let mut arguments = Arguments::default();
     for path in SYSTEM.iter().chain(&ETC).map(Path::new) {
@@ -58,24 +58,24 @@ pub(super) fn arguments(step: &Step, files: &[(&Path, i32)], shim: &[OsString]) 
     }
     arguments.push("--proc", [OsStr::new("/proc")]);
     arguments.push("--dev", [OsStr::new("/dev")]);
-    arguments.memory("/dev/shm", SHM);
-    arguments.memory("/tmp", TMP);
+    arguments.memory("/dev/shm", SHM_BYTES);
+    arguments.memory("/tmp", TMP_BYTES);
     arguments
         .made
         .extend(["/tmp", "/dev", "/proc"].map(PathBuf::from));
     let mut shown: Vec<_> = step.shown.iter().filter(|path| path.exists()).collect();
-    // The outer ones first, which make the inner ones visible.
+    // Outer paths first, so that mounting them does not cover the inner ones.
     shown.sort();
     for path in shown {
         arguments.show(path);
     }
     for program in gits(&step.path) {
         if arguments.is_shown(&program) {
-            // No regular file, so nothing that can be executed, whatever its mode.
+            // `/dev/null` is not a regular file, so it cannot be executed, whatever its mode.
             arguments.push("--ro-bind", [OsStr::new("/dev/null"), program.as_os_str()]);
         }
     }
-    let cores: BTreeSet<_> = GIT
+    let cores: BTreeSet<_> = GIT_FOLDERS
         .iter()
         .filter_map(|path| Path::new(path).canonicalize().ok())
         .collect();
@@ -99,14 +99,14 @@ pub(super) fn arguments(step: &Step, files: &[(&Path, i32)], shim: &[OsString]) 
         arguments.parents(inside);
         arguments.push("--bind", [host.as_os_str(), inside.as_os_str()]);
     }
-    arguments.parents(Path::new(super::shim::INSIDE));
+    arguments.parents(Path::new(super::shim::PATH_INSIDE));
     arguments.list.extend(shim.iter().cloned());
     arguments.push("--remount-ro", [OsStr::new("/dev")]);
     arguments.push("--remount-ro", [OsStr::new("/")]);
     arguments.list
 }
 
-/// The programs of git that a step could find.
+/// Returns the git programs that a step could find.
 fn gits(path: &OsStr) -> BTreeSet<PathBuf> {
     let folders = env::split_paths(path).chain(env::split_paths(OsStr::new(PATH)));
     let mut found = BTreeSet::new();
@@ -115,7 +115,7 @@ fn gits(path: &OsStr) -> BTreeSet<PathBuf> {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if name == "git" || name.starts_with("git-") {
-                // A mount on a link would be a mount on what the link leads to.
+                // A mount on a link would be a mount on the link's target.
                 found.extend(entry.path().canonicalize());
             }
         }
@@ -149,7 +149,7 @@ impl Arguments {
         }
     }
 
-    /// Makes the folders around `path`, which bubblewrap would otherwise make for root alone.
+    /// Creates the folders above `path`. Bubblewrap would create them accessible to root only.
     fn parents(&mut self, path: &Path) {
         let parents: Vec<_> = path.ancestors().skip(1).collect();
         for parent in parents.into_iter().rev() {

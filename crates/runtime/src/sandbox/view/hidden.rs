@@ -1,10 +1,10 @@
-//! Files of a person that a server does not see in the folders that are shown because of its command line.
+//! Personal files that are hidden in the folders shown because of a command line.
 //!
-//! Hidden by name: [`NAMES`], `.env` and `.env.*` (not `.env.example`). Hidden by content: `*.pem` and `*.key` with a private key.
-//! Sockets, pipes and devices are hidden, too: a service of the host may listen at them. Not searched: `node_modules`, virtual
-//! environments, and what is hidden.
+//! Hidden by name: [`SECRET_NAMES`], `.env` and `.env.*` (not `.env.example`). Hidden by content: `*.pem` and `*.key`
+//! files with a private key. Sockets, pipes and devices are hidden too, because a host service may listen on them.
+//! `node_modules`, virtual environments and hidden folders are not searched.
 //!
-//! Invariant: a search ends, at [`MAX_SEARCHED`]; a folder that could not be searched to its end is not shown.
+//! Invariant: a search ends at [`MAX_SEARCHED`] entries. A folder that could not be searched completely is not shown.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, FileType};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::needs::is_venv;
 
 /// Names of files and folders that hold secrets.
-const NAMES: [&str; 14] = [
+const SECRET_NAMES: [&str; 14] = [
     ".aws",
     ".envrc",
     ".git",
@@ -31,22 +31,22 @@ const NAMES: [&str; 14] = [
     "id_rsa",
     ".env",
 ];
-/// Begins the names of files of variables.
-const ENV: &str = ".env.";
-/// An example for them, which holds no secrets.
-const EXAMPLE: &str = ".env.example";
-/// Endings of files that may hold a private key.
-const KEYS: [&str; 2] = ["key", "pem"];
-/// Bytes at the beginning of such a file in which a private key is looked for.
+/// Prefix of files with variables.
+const ENV_PREFIX: &str = ".env.";
+/// The one of them that holds no secrets.
+const ENV_EXAMPLE: &str = ".env.example";
+/// Extensions of files that may hold a private key.
+const KEY_EXTENSIONS: [&str; 2] = ["key", "pem"];
+/// Only this many bytes from the start of such a file are searched for a private key.
 const MAX_KEY_BYTES: u64 = 1 << 20;
 
-/// Entries of folders that one search looks at.
+/// Folder entries that one search visits.
 pub(super) const MAX_SEARCHED: usize = 100_000;
 
-/// What is hidden below `folder`. `skip` is not searched: it is hidden already.
+/// Returns the paths below `folder` to hide. `skip` is not searched, because it is hidden already.
 ///
 /// # Errors
-/// The text says why the folder could not be searched, and the way out.
+/// Says why the folder could not be searched, and how to avoid that.
 pub(super) fn search(
     folder: &Path,
     skip: &BTreeSet<PathBuf>,
@@ -57,7 +57,7 @@ pub(super) fn search(
     while let Some(at) = folders.pop() {
         let entries = match fs::read_dir(&at) {
             Ok(entries) => entries,
-            // The server's user cannot read it either, unless this process runs it as root.
+            // Unless this process runs it as root, the server's user cannot read the folder either.
             Err(_) => {
                 hidden.insert(at);
                 continue;
@@ -94,13 +94,13 @@ fn is_hidden(path: &Path, kind: FileType) -> bool {
     }
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.unwrap_or_default();
-    if NAMES.contains(&name) || name.starts_with(ENV) && name != EXAMPLE {
+    if SECRET_NAMES.contains(&name) || name.starts_with(ENV_PREFIX) && name != ENV_EXAMPLE {
         return !(kind.is_dir() && is_venv(path));
     }
     let ending = path.extension().and_then(|ending| ending.to_str());
     let may_be_key =
-        ending.is_some_and(|ending| KEYS.contains(&ending.to_ascii_lowercase().as_str()));
-    // What cannot be read may be one.
+        ending.is_some_and(|ending| KEY_EXTENSIONS.contains(&ending.to_ascii_lowercase().as_str()));
+    // A file that cannot be read may hold one.
     may_be_key && kind.is_file() && has_private_key(path).unwrap_or(true)
 }
 

@@ -1,8 +1,8 @@
-//! Which files of the host a command line needs, found from its program, its arguments and the projects around them.
+//! Finds the host files that a command line needs, from its program, its arguments and the projects that contain them.
 //!
-//! Invariants: nothing here opens a file's contents except to read a `#!` line; a home directory, or a folder that holds homes or
-//! system data, is never needed as a whole. Deliberately absent: which of these files are hidden (`hidden`), and whether they may be
-//! shown at all (`plan`).
+//! Invariants: file contents are not read, except to find a `#!` line. A home directory, or a folder that holds homes
+//! or system data, is never needed as a whole. Deliberately absent: which of these files are hidden (`hidden`), and
+//! whether they may be shown (`plan`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use super::program::{chain, is_narrow, prefix};
 use crate::search::find;
 
 /// Paths that no program and no argument makes visible.
-const NEVER: [&str; 7] = ["/proc", "/dev", "/sys", "/etc", "/run", "/boot", "/var/run"];
+const NEVER_SHOWN: [&str; 7] = ["/proc", "/dev", "/sys", "/etc", "/run", "/boot", "/var/run"];
 
 /// Files at the top of a project.
 const MANIFESTS: [&str; 9] = [
@@ -34,46 +34,46 @@ const MANIFESTS: [&str; 9] = [
 /// Usual names of virtual environments in a project.
 const VENVS: [&str; 3] = [".venv", "venv", ".env"];
 
-/// Endings of source files.
-const SOURCES: [&str; 24] = [
+/// Extensions of source files.
+const SOURCE_EXTENSIONS: [&str; 24] = [
     "bash", "cjs", "cts", "jar", "js", "jsx", "lua", "mjs", "mts", "node", "php", "pl", "pm", "py",
     "pyc", "pyi", "pyw", "pyz", "rb", "sh", "so", "ts", "tsx", "wasm",
 ];
 
-/// Programs whose first plain argument is a program again.
+/// Programs whose first non-option argument is another program.
 const WRAPPERS: [&str; 5] = ["env", "nice", "nohup", "stdbuf", "timeout"];
 const SHELLS: [&str; 5] = ["ash", "bash", "dash", "sh", "zsh"];
 
 /// Variables that list folders of source files.
 const SOURCE_PATHS: [&str; 2] = ["NODE_PATH", "PYTHONPATH"];
 
-/// Entries of a folder that are looked at for sources beside a script, or for links to packages of the same workspace.
+/// Folder entries searched for sources next to a script, or for links to packages of the same workspace.
 const MAX_SIBLINGS: usize = 2_000;
 
-/// One thing to show.
+/// How a needed path is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// A single file.
     File,
-    /// An installed folder, which has no secrets of a person: `node_modules`, a virtual environment, an installation prefix.
+    /// An installed folder without personal secrets: `node_modules`, a virtual environment, an installation prefix.
     Installed,
     /// A folder that is searched for secrets.
     Folder,
-    /// The same, the root of a project. A file that appears at its top later is not visible until the next start.
+    /// Like `Folder`, and the root of a project. Files created at its top level are not visible until the next start.
     Project,
 }
 
-/// What a command line needs.
+/// The files that a command line needs.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Outermost first.
     pub(super) roots: BTreeSet<(PathBuf, Kind)>,
-    /// Paths that the entry names itself and that exist, visible or not.
+    /// Existing paths that the server entry names, visible or not.
     pub(super) named: BTreeSet<PathBuf>,
 }
 
-/// What `program` needs. `interpreter` is what runs it if it is in an installed package; then links and `#!` lines of the
-/// package lead to nothing.
+/// Returns what `program` needs. `interpreter` runs it if it is in an installed package. In that case, links and `#!`
+/// lines of the package make nothing else visible.
 pub(super) fn needs(
     launch: &Launch,
     program: &Path,
@@ -116,12 +116,12 @@ pub(super) fn needs(
     needs
 }
 
-/// Paths of the host that the entry names anywhere, also where the program may not need them: in the values of variables.
+/// Host paths named anywhere in the entry, even where the program may not need them, such as in variable values.
 pub(super) fn mentioned(launch: &Launch) -> BTreeSet<PathBuf> {
     let Program::Command { args, .. } = &launch.program else {
         return BTreeSet::new();
     };
-    // A path may have blanks: then it is a whole argument, or all behind a `=`.
+    // A path may contain blanks. Then it is a whole argument, or everything after a `=`.
     let whole = args.iter().flat_map(|arg| {
         [
             Some(arg.as_str()),
@@ -139,7 +139,7 @@ pub(super) fn mentioned(launch: &Launch) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// The text after `-c`.
+/// The argument after `-c`.
 fn shell_script(args: &[String]) -> Option<&String> {
     let is_option =
         |arg: &String| arg.starts_with('-') && !arg.starts_with("--") && arg.contains('c');
@@ -148,7 +148,7 @@ fn shell_script(args: &[String]) -> Option<&String> {
 }
 
 impl Needs {
-    /// A program, what its links and `#!` lines lead to, and the project or installation around each.
+    /// Adds a program, the targets of its links and `#!` lines, and the project or installation around each.
     fn program(&mut self, program: &Path, search: &OsStr) {
         for path in chain(program, search) {
             if path.exists() {
@@ -157,7 +157,7 @@ impl Needs {
         }
     }
 
-    /// An argument: a path, or `--flag=PATH`.
+    /// Adds an argument that is a path or `--flag=PATH`.
     fn argument(&mut self, arg: &str) {
         let value = arg.split_once('=').map(|(_, value)| value);
         for text in [Some(arg), value].into_iter().flatten() {
@@ -171,7 +171,7 @@ impl Needs {
     fn path(&mut self, path: &Path) {
         self.named.insert(path.to_owned());
         self.around(path, is_source(path));
-        // The link alone leads to nothing.
+        // The link is useless without its target.
         if let Ok(real) = path.canonicalize()
             && real != path
         {
@@ -179,7 +179,8 @@ impl Needs {
         }
     }
 
-    /// The words of a shell script: the folder that it changes to, programs, and source files by absolute paths or below that folder.
+    /// Adds what the words of a shell script name: the folder that it changes to, programs, and source files given by
+    /// absolute path or relative to that folder.
     fn shell(&mut self, script: &str, search: &OsStr) {
         let mut folder: Option<PathBuf> = None;
         let mut last = "";
@@ -191,7 +192,7 @@ impl Needs {
                 Some(folder) => folder.join(word),
                 None => PathBuf::from(word),
             };
-            // Not what a script only reads: that is named in `show`.
+            // Not files that a script only reads: these must be listed in `show`.
             if path.is_absolute() && path.is_file() && is_source(&path) {
                 self.path(&path);
             } else if last == "cd" && path.is_absolute() && path.is_dir() {
@@ -210,10 +211,10 @@ impl Needs {
         self.roots.insert((path.to_owned(), kind));
     }
 
-    /// What `path` needs around it to work. `is_code`: it is executed, not only read.
+    /// Adds what `path` needs around it to work. `is_code`: it is executed, not only read.
     fn around(&mut self, path: &Path, is_code: bool) {
         let is_below = |all: &[&str]| all.iter().any(|one| path.starts_with(one));
-        if is_below(&NEVER) || is_below(&SYSTEM) || path.parent().is_none() {
+        if is_below(&NEVER_SHOWN) || is_below(&SYSTEM) || path.parent().is_none() {
             return;
         }
         let outermost = path.ancestors().filter(|at| at.ends_with("node_modules"));
@@ -263,7 +264,7 @@ impl Needs {
         }
     }
 
-    /// A project, and what it takes from folders above it: packages of npm, and other members of its workspace.
+    /// Adds a project and what it uses from folders above it: npm packages, and other members of its workspace.
     fn project(&mut self, project: &Path) {
         if !self.roots.insert((project.to_owned(), Kind::Project)) {
             return;
@@ -283,7 +284,7 @@ impl Needs {
         }
     }
 
-    /// The parts of a project whose folder is not shown.
+    /// Adds the parts of a project whose folder is not shown.
     fn parts(&mut self, project: &Path) {
         for manifest in MANIFESTS.map(|name| project.join(name)) {
             if manifest.is_file() {
@@ -299,7 +300,7 @@ impl Needs {
         }
     }
 
-    /// The source files beside a script, and the folders of them: what it can import.
+    /// Adds what a script can import: the source files next to it, and folders of source files.
     fn siblings(&mut self, path: &Path, folder: &Path) {
         if folder.starts_with("/opt") && !is_narrow(folder) {
             return self.add(folder, Kind::Folder);
@@ -343,7 +344,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
     entries.take(MAX_SIBLINGS)
 }
 
-/// Where links in `node_modules` lead: members of a workspace, with a scope or without.
+/// Returns the targets of links in `node_modules`, with or without a scope: members of a workspace.
 fn linked(modules: &Path) -> Vec<PathBuf> {
     let scoped =
         entries(modules).filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"@"));
@@ -370,10 +371,10 @@ fn is_project(folder: &Path) -> bool {
 
 fn has_source_name(path: &Path) -> bool {
     let ending = path.extension().and_then(OsStr::to_str);
-    ending.is_some_and(|ending| SOURCES.contains(&ending))
+    ending.is_some_and(|ending| SOURCE_EXTENSIONS.contains(&ending))
 }
 
-/// Whether a file is a script, by its name or its first line.
+/// Returns whether a file is a script, judging by its name or first line.
 fn is_source(path: &Path) -> bool {
     has_source_name(path) || super::program::starts_with_interpreter(path)
 }
@@ -383,7 +384,7 @@ mod tests {
     use super::super::PATH;
     use super::*;
 
-    /// Makes files below `base`; a path that ends with `/` is a folder.
+    /// Creates files below `base`. A path that ends with `/` is a folder.
     fn tree(base: &Path, files: &[&str]) {
         for file in files {
             let path = base.join(file);
@@ -425,7 +426,7 @@ mod tests {
     fn u12_a_projects_own_program_gets_its_project_and_no_more() {
         use Kind::{File, Folder, Installed, Project};
         let directory = tempfile::tempdir().unwrap();
-        // Deep enough to be nobody's home.
+        // Deep enough not to look like a home directory.
         let base = &directory.path().canonicalize().unwrap().join("a/b");
         tree(
             base,

@@ -1,11 +1,13 @@
-//! Which files a server sees: decided before its sandbox is made, shown on its status, and compared afterwards with what is there.
+//! Decides which host files a server sees. The plan is made before the sandbox is created, shown in the server's
+//! status, and compared with the finished sandbox.
 //!
 //! # Invariants
 //!
-//! - Toolwharf's own files ([`Own`]) are in no plan, whatever is shown around them, except the server's package and its volumes.
-//! - A folder with something hidden in it is put together from its other entries. What is hidden there stays hidden when a program
-//!   of the host replaces it, and a file that is created in such a folder later is not visible until the next start.
-//! - Explicit `mounts` and `show` are not searched for secrets.
+//! - Toolwharf's own files ([`Own`]) are in no plan, whatever is shown around them. Exception: the server's package and
+//!   its volumes.
+//! - A folder that contains something hidden is assembled from its other entries. A hidden file stays hidden when a
+//!   host program replaces it. A file created in such a folder later is not visible until the next start.
+//! - Explicit `mounts` and `show` paths are not searched for secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,56 +22,56 @@ use super::{ETC, GENERATED, SYSTEM};
 use crate::packages::Files;
 use crate::unit::{Access, Error, Visible, VisibleFiles};
 
-/// Bind mounts of one sandbox. The time that bubblewrap takes grows with their square.
+/// Limit for the bind mounts of one sandbox. Bubblewrap's run time grows with the square of their number.
 const MAX_BINDS: usize = 1_500;
 
 /// Toolwharf's own files: data directory, configuration directory, and files named on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Own {
     paths: Vec<PathBuf>,
-    /// A folder among them whose entries are packages, each of which may be mounted read-only.
+    /// One of these folders, whose entries are packages that may each be mounted read-only.
     packages: Option<PathBuf>,
 }
 
 /// A step in making the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A link with this text.
+    /// A link and its target.
     Link { at: PathBuf, to: PathBuf },
-    /// A folder that is put together from its entries.
+    /// A folder that is assembled from its entries.
     Folder { at: PathBuf },
     Bind {
         from: PathBuf,
         at: PathBuf,
         access: Access,
-        /// A file that may be gone by now.
+        /// The file may be gone by now.
         optional: bool,
     },
-    /// An empty folder over one of Toolwharf's own, below a mount.
+    /// An empty folder that covers one of Toolwharf's own, below a mount.
     Mask { at: PathBuf },
 }
 
 /// A file or folder of the host, by device and inode.
 pub(in crate::sandbox) type Identity = (u64, u64);
 
-/// What a server sees of the host's files.
+/// The host files that a server sees.
 #[derive(Clone, Debug, Default)]
 pub(in crate::sandbox) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// What the server's entry mentions and does not get is in it, too.
+    /// Also lists what the server's entry mentions but is not shown.
     pub(in crate::sandbox) files: VisibleFiles,
-    /// What is bound, by its path inside.
+    /// Bound files, by their path inside.
     pub(in crate::sandbox) bound: BTreeMap<PathBuf, Identity>,
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 pub(in crate::sandbox) struct Wanted<'a> {
     pub(in crate::sandbox) launch: &'a Launch,
     pub(in crate::sandbox) sandbox: &'a Sandbox,
     pub(in crate::sandbox) program: &'a Path,
     pub(in crate::sandbox) package: Option<&'a Files>,
     pub(in crate::sandbox) search: &'a std::ffi::OsStr,
-    /// Path inside → directory of the host.
+    /// Path inside → host directory.
     pub(in crate::sandbox) volumes: &'a BTreeMap<String, PathBuf>,
     pub(in crate::sandbox) own: &'a Own,
 }
@@ -85,7 +87,7 @@ impl Own {
         }
     }
 
-    /// The same, except that what is below `folder` may be mounted read-only: bundles that were installed.
+    /// Allows read-only mounts of entries of `folder`, which contains installed packages.
     #[must_use]
     pub fn with_packages(self, folder: &Path) -> Self {
         Self {
@@ -94,14 +96,14 @@ impl Own {
         }
     }
 
-    /// Whether `path`, followed to its end, is a package that may be mounted, or inside of one.
+    /// Returns whether `path`, with all links followed, is or is inside a package that may be mounted.
     pub(in crate::sandbox) fn is_package(&self, path: &Path) -> bool {
         let real = follow(path);
         let is_below = |packages: &PathBuf| real.starts_with(packages) && real != *packages;
         self.packages.as_ref().is_some_and(is_below)
     }
 
-    /// Whether `path`, followed to its end, is one of them or inside of one.
+    /// Returns whether `path`, with all links followed, is one of these files or inside one of them.
     #[must_use]
     pub fn holds(&self, path: &Path) -> bool {
         let real = follow(path);
@@ -112,7 +114,7 @@ impl Own {
         &self.paths
     }
 
-    /// Those below `folder`, as paths that begin with it as it is written.
+    /// Those below `folder`, with `folder` written as given.
     fn below(&self, folder: &Path) -> Vec<PathBuf> {
         let real = follow(folder);
         let below = self
@@ -123,7 +125,7 @@ impl Own {
     }
 }
 
-/// The path without links, as far as it exists.
+/// Follows links as far as the path exists.
 fn follow(path: &Path) -> PathBuf {
     for ancestor in path.ancestors() {
         if let (Ok(real), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
@@ -135,7 +137,7 @@ fn follow(path: &Path) -> PathBuf {
 
 impl Plan {
     /// # Errors
-    /// Something is asked for that is never shown, or what is hidden in a folder cannot be found.
+    /// The entry requests something that is never shown, or a folder could not be searched for secrets.
     pub(in crate::sandbox) fn new(wanted: &Wanted<'_>) -> Result<Self, Error> {
         let own = wanted.own;
         let mut making = Making {
@@ -161,7 +163,7 @@ impl Plan {
         let interpreter = wanted.package.map(|package| package.interpreter.as_path());
         let Needs { roots, named } =
             needs(wanted.launch, wanted.program, interpreter, wanted.search);
-        // Files that the entry names itself are there; secrets beside them are not.
+        // Files named in the entry are visible, secrets next to them are not.
         let mut left = MAX_SEARCHED;
         for (root, kind) in &roots {
             if matches!(kind, Kind::Folder | Kind::Project) && !making.is_hidden(root) {
@@ -178,7 +180,7 @@ impl Plan {
                 .iter()
                 .any(|hide| root.starts_with(hide));
             let of_package = wanted.package.is_some_and(|package| {
-                // The interpreter is one that uv downloaded.
+                // The interpreter was downloaded by uv.
                 let packages = package.folder.ancestors().nth(3);
                 packages.is_some_and(|packages| root.starts_with(packages.join("python")))
             });
@@ -222,7 +224,7 @@ impl Plan {
     }
 }
 
-/// What each sandbox has of its own.
+/// Paths that exist in each sandbox without content from the host.
 fn own_files() -> Vec<Visible> {
     let read = ["/dev", "/proc", "/run/toolwharf/shim"].map(|path| (path, Access::Read));
     let generated = GENERATED.map(|path| (path, Access::Read));
@@ -244,7 +246,7 @@ fn not_of_host(path: &Path, access: Access) -> Visible {
 struct Making<'a> {
     own: &'a Own,
     plan: Plan,
-    /// Secrets, and what the entry hides.
+    /// Secrets, and paths hidden by the entry.
     hidden: BTreeSet<PathBuf>,
     binds: usize,
 }
@@ -266,12 +268,12 @@ impl Making<'_> {
         path.ancestors().any(|at| self.hidden.contains(at))
     }
 
-    /// Whether it must not be shown because of a command line.
+    /// Returns whether it must not be shown because of a command line.
     fn hides(&self, path: &Path) -> bool {
         self.is_hidden(path) || self.own.holds(path)
     }
 
-    /// Shows a file or folder under its own path, without what is hidden in it.
+    /// Shows a file or folder under its own path, without its hidden parts.
     fn root(&mut self, path: &Path, apart: bool) -> Result<(), Error> {
         if self.own.holds(path) || self.plan.files.shows(path) {
             return Ok(());
@@ -290,7 +292,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Shows `from` at `at`: as a whole if nothing is hidden below it, else entry by entry.
+    /// Shows `from` at `at`: as a whole if nothing below it is hidden, otherwise entry by entry.
     fn assemble(
         &mut self,
         from: &Path,
@@ -328,7 +330,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// A path that the entry asks for. Only Toolwharf's own files are hidden in it.
+    /// Shows a path that the entry requests. Only Toolwharf's own files in it are hidden.
     fn explicit(
         &mut self,
         field: &'static str,
@@ -355,7 +357,7 @@ impl Making<'_> {
         match access {
             Access::Read => self.assemble(from, at, &own, false)?,
             Access::Write => {
-                // A server that may write could put something in the place of a single file or of one that is not there yet.
+                // With write access, a server could replace a single file, or create one that does not exist yet.
                 if let Some(file) = own.iter().find(|own| !own.is_dir()) {
                     let why = format!(
                         "`{}` would be writable with Toolwharf's own `{}` in it; mount a folder without that",
@@ -374,7 +376,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Something is mounted there: what was visible below it no longer is.
+    /// Records that a mount at `at` covers what was visible below it.
     fn cover(&mut self, at: &Path) {
         self.plan
             .files
@@ -397,7 +399,7 @@ impl Making<'_> {
         });
     }
 
-    /// A part of the package, under its own path.
+    /// Shows a part of the package under its own path.
     fn of_package(&mut self, path: &Path) -> Result<(), Error> {
         self.bind(path, path, Access::Read, false)?;
         self.see(path, path, Access::Read, Vec::new());

@@ -1,4 +1,4 @@
-//! Where a program is, and what its links and `#!` lines lead to.
+//! Finds programs, and follows their links and `#!` lines.
 
 use std::{
     collections::BTreeSet,
@@ -12,10 +12,10 @@ use std::{
 use crate::search::{find, is_executable};
 use crate::unit::Error;
 
-/// Links and `#!` lines that lead on.
-const HOPS: usize = 16;
+/// Limit for the links and `#!` lines that are followed.
+const MAX_HOPS: usize = 16;
 
-/// The program's path on this host.
+/// Returns the program's path on this host.
 pub(in crate::sandbox) fn resolve(program: &str, search: &OsStr) -> Result<PathBuf, Error> {
     let refused = |why: String| Error::Refused {
         field: "command",
@@ -50,11 +50,11 @@ pub(in crate::sandbox) fn resolve(program: &str, search: &OsStr) -> Result<PathB
     }
 }
 
-/// The program and what it leads to: targets of links, interpreters of scripts.
+/// The program and what it depends on: link targets and script interpreters.
 pub(super) fn chain(program: &Path, search: &OsStr) -> BTreeSet<PathBuf> {
     let mut chain = BTreeSet::new();
     let mut next = Some(program.to_owned());
-    for _ in 0..HOPS {
+    for _ in 0..MAX_HOPS {
         let Some(path) = next.take() else { break };
         next = match fs::read_link(&path) {
             Ok(target) => path.parent().map(|parent| normal(&parent.join(target))),
@@ -66,7 +66,7 @@ pub(super) fn chain(program: &Path, search: &OsStr) -> BTreeSet<PathBuf> {
     chain
 }
 
-/// Takes `..` out by the letter, as a link's text needs it.
+/// Resolves `..` lexically, as needed for a link's target.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -78,7 +78,7 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// Whether a file begins with `#!`.
+/// Returns whether a file begins with `#!`.
 pub(super) fn starts_with_interpreter(path: &Path) -> bool {
     path.is_file() && start(path).is_some_and(|start| start.starts_with(b"#!"))
 }
@@ -107,7 +107,8 @@ fn interpreter(path: &Path, search: &OsStr) -> Option<PathBuf> {
     find(name, search)
 }
 
-/// Whether a folder holds too much to be shown because of one file in it: a home, or one that holds homes or system data.
+/// Returns whether a folder holds too much to be shown for one file in it: a home directory, or a folder that holds
+/// homes or system data.
 pub(super) fn is_narrow(directory: &Path) -> bool {
     let own = env::var_os("HOME").is_some_and(|home| directory == Path::new(&home));
     let depth = directory.components().count();
@@ -115,14 +116,14 @@ pub(super) fn is_narrow(directory: &Path) -> bool {
         || depth == 3 && (directory.starts_with("/home") || directory.starts_with("/var"))
 }
 
-/// Where a version manager or an unpacked distribution has its `bin` beside its `lib`.
+/// The installation prefix of a version manager or unpacked distribution, which has `bin` next to `lib`.
 pub(super) fn prefix(directory: &Path) -> Option<PathBuf> {
     let name = directory.file_name()?.to_str()?;
     let prefix = directory.parent()?;
     let whole = ["lib", "libexec"]
         .iter()
         .any(|beside| prefix.join(beside).is_dir());
-    // `~/.local` is a prefix too, and has the user's data.
+    // `~/.local` is a prefix too, but holds the user's data.
     let local = prefix.file_name() == Some(OsStr::new(".local"));
     (["bin", "sbin", "shims", "libexec"].contains(&name) && whole && !local && !is_narrow(prefix))
         .then(|| prefix.to_owned())

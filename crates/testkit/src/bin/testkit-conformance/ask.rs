@@ -1,4 +1,5 @@
-//! Asking the client something in mid-call, in the way that its era has for it.
+//! Sends requests to the client during a call: server requests to legacy clients, `input_required` results to modern
+//! ones.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,10 +15,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// A person may have to answer, so this is long, but no call hangs for ever.
+/// A person may have to answer, so the limit is long.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
-/// One question to the client.
+/// A request to the client.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     /// The key in `inputRequests` and `inputResponses`; unused with legacy peers.
@@ -56,7 +57,7 @@ impl Question {
         }
     }
 
-    /// Whether a client with `capabilities` may be asked this.
+    /// Returns whether `capabilities` allow this request.
     pub(crate) fn is_supported(&self, capabilities: &ClientCapabilities) -> bool {
         match self.method {
             "elicitation/create" => capabilities.elicitation.is_some(),
@@ -73,7 +74,7 @@ impl Question {
         }
     }
 
-    /// Whether `answer` has the shape of an answer to this question at all.
+    /// Returns whether `answer` has the right shape for this request.
     fn accepts(&self, answer: &Value) -> bool {
         match self.method {
             "elicitation/create" => match answer["action"].as_str() {
@@ -87,34 +88,34 @@ impl Question {
     }
 }
 
-/// What became of some questions.
+/// The outcome of asking the client.
 pub(crate) enum Asked {
-    /// All were answered: key to result, or to `{"error": …}` if the client refused.
+    /// All requests were answered. Maps each key to a result, or to `{"error": …}` if the client refused.
     Answered(BTreeMap<&'static str, Value>),
-    /// A modern client has to retry with the answers.
+    /// A modern client has to retry the call with the answers.
     Pending(InputRequiredResult),
 }
 
-/// Whether this request is of the modern era.
+/// Returns whether the client speaks the modern protocol (2026-07-28 or later).
 pub(crate) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context
         .protocol_version()
         .is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-/// Reads a value that was written as JSON in this program, or that a client sent.
+/// Deserializes a value that this program wrote as JSON or that a client sent.
 pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
     serde_json::from_value(value)
         .map_err(|error| ErrorData::internal_error(error.to_string(), None))
 }
 
-/// Makes a result from JSON and marks it complete. The SDK takes the mark off for legacy peers.
+/// Makes a result from JSON and marks it complete. The SDK removes the mark for legacy peers.
 pub(crate) fn complete<T: DeserializeOwned>(mut value: Value) -> Result<T, ErrorData> {
     value["resultType"] = json!("complete");
     typed(value)
 }
 
-/// Refuses a question that the client did not declare the capability for.
+/// Returns an error if the client did not declare the capability that a question needs.
 pub(crate) fn require(
     context: &RequestContext<RoleServer>,
     questions: &[Question],
@@ -128,8 +129,8 @@ pub(crate) fn require(
     }
 }
 
-/// Asks `questions`. `responses` is what a modern client brought along, `state` what it is to
-/// bring back with the answers.
+/// Asks `questions`. `responses` are the answers that a modern client sent with its request; `state` is the
+/// `requestState` that it must return with its answers.
 pub(crate) async fn ask(
     context: &RequestContext<RoleServer>,
     responses: Option<&InputResponses>,
@@ -145,7 +146,7 @@ pub(crate) async fn ask(
                 Some(answer) if question.accepts(answer) => {
                     answers.insert(question.key, answer.clone());
                 }
-                // Missing or unusable: all are asked again, since this server keeps no answers.
+                // Missing or unusable answers: ask everything again, since this server stores no answers.
                 _ => return Ok(Asked::Pending(pending(questions, state)?)),
             }
         }

@@ -1,11 +1,11 @@
-//! What the server lists and reads: tools, prompts, resources, templates, as JSON.
+//! The server's tools, prompts, resources and templates, as JSON.
 
 use serde_json::{Value, json};
 
-/// A red picture of one pixel, PNG.
+/// A red PNG of one pixel.
 pub(crate) const IMAGE: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGM4oKAAAAKkAQHjTKctAAAAAElFTkSuQmCC";
-/// A WAV file without a single sample.
+/// A WAV file without samples.
 pub(crate) const AUDIO: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
 /// The resource that can be subscribed to.
 pub(crate) const WATCHED: &str = "test://watched-resource";
@@ -222,7 +222,7 @@ pub(crate) fn prompts(extra: bool) -> Vec<Value> {
     prompts
 }
 
-/// The messages of a prompt that needs nothing from the client; `None` if there is no such prompt.
+/// Returns the messages of a prompt that needs no input from the client, or `None` if the name is unknown.
 pub(crate) fn prompt(name: &str, argument: impl Fn(&str) -> String) -> Option<Value> {
     let message = |content: Value| json!({ "role": "user", "content": content });
     let text = |text: String| message(json!({ "type": "text", "text": text }));
@@ -293,7 +293,7 @@ pub(crate) fn templates() -> Value {
     })
 }
 
-/// The contents of a resource; `None` if there is no such resource.
+/// Returns the contents of a resource, or `None` if the URI is unknown.
 pub(crate) fn resource(uri: &str, touched: u64) -> Option<Value> {
     let contents = match uri {
         "test://static-text" => json!({

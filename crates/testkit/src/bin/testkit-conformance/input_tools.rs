@@ -1,4 +1,4 @@
-//! The tools that need something from the client: a user's input, its model, its roots.
+//! The tools that need something from the client: user input, sampling, roots.
 
 use rmcp::{
     ErrorData, RoleServer,
@@ -13,7 +13,7 @@ use crate::{
     tools::text,
 };
 
-/// Calls the tool if it is one of these.
+/// Calls the tool if it belongs to this module.
 pub(crate) async fn call(
     server: &Server,
     request: &CallToolRequestParams,
@@ -99,7 +99,7 @@ pub(crate) async fn call(
     done(text(&said)).map(Some)
 }
 
-/// For a tool with `requestState`: the round that the request is in, from 0.
+/// For a tool with `requestState`: the round that this request is in, counted from 0.
 fn stateful_step(
     server: &Server,
     request: &CallToolRequestParams,
@@ -183,7 +183,7 @@ async fn stateful(
                 }
             }
         }
-        // What came with this request answered this round; a next round needs a next request.
+        // The responses in this request answered this round. A further round needs another request.
         if is_modern(context) {
             responses = None;
         }
@@ -191,7 +191,7 @@ async fn stateful(
     done(text(&format!("state-ok {answered}")))
 }
 
-/// Asks only what the client can answer.
+/// Asks only for what the client declared.
 async fn capabilities(
     request: &CallToolRequestParams,
     context: &RequestContext<RoleServer>,

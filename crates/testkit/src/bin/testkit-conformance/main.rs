@@ -1,16 +1,14 @@
-//! A well-behaved MCP server of both eras, for the official conformance suite and for tests of
-//! what a gateway must carry: progress, cancellation, sampling, elicitation, roots, logging, list
-//! changes and resource subscriptions.
+//! A well-behaved MCP server of both eras, for the official conformance suite and for tests of what a gateway must
+//! forward: progress, cancellation, sampling, elicitation, roots, logging, list changes and resource subscriptions.
 //!
-//! It is written on the official SDK, so that tests of our own protocol code have an independent
-//! counterpart. The same tools work for every client: what needs an answer from the client is a
-//! server request for a legacy peer and an `input_required` result for a modern one ([`ask`]).
+//! It is built on the official SDK, so that our own protocol code is tested against an independent implementation. The
+//! same tools work for every client: a tool that needs input from the client sends a server request to a legacy peer
+//! and returns an `input_required` result to a modern one ([`ask`]).
 //!
-//! Deliberately absent: the skills extension, authorization, and misbehaviour of any
-//! kind (that is `testkit-scripted`).
+//! Deliberately absent: the skills extension, authorization, and any misbehaviour (see `testkit-scripted`).
 
-// Sampling, roots, logging and resources/subscribe are deprecated in the newest revision and are
-// exactly what has to be tested.
+// Sampling, roots, logging and resources/subscribe are deprecated in the newest revision, but this server exists to
+// test them.
 #![expect(deprecated, reason = "older revisions of the protocol are under test")]
 
 mod ask;
@@ -28,21 +26,21 @@ use clap::{Parser, ValueEnum};
 
 use crate::shared::Shared;
 
-/// The generations of the protocol that the server admits to.
+/// The protocol generations that the server supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Era {
-    /// `initialize` and sessions only; a modern request is refused as a server of 2025 would.
+    /// `initialize` and sessions only. Modern requests are refused as a server from 2025 would refuse them.
     Legacy,
     /// 2026-07-28 only.
     Modern,
-    /// Whatever the client speaks.
+    /// Both; the client chooses.
     Both,
 }
 
 #[derive(Debug, Parser)]
 #[command(about = "A well-behaved MCP server of both eras, for tests")]
 struct Options {
-    /// Serve streamable HTTP at /mcp on this address; port 0 takes a free one.
+    /// Serve streamable HTTP at /mcp on this address; port 0 picks a free port.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "stdio")]
     listen: Option<SocketAddr>,
     /// Serve on stdin and stdout.
@@ -54,8 +52,7 @@ struct Options {
     /// With --listen: serve the HTTP+SSE transport of 2024-11-05 at /sse instead.
     #[arg(long, requires = "listen")]
     sse: bool,
-    /// With --listen: answer with JSON where no notification precedes the answer, keep no
-    /// sessions.
+    /// With --listen: respond with JSON if no notification precedes the response, and keep no sessions.
     #[arg(long, requires = "listen")]
     json: bool,
 }

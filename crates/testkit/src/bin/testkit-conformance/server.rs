@@ -1,4 +1,4 @@
-//! The SDK's handler: lists, reads, subscriptions; tools are in [`crate::tools`].
+//! The SDK handler: lists, reads, subscriptions. Tools are in [`crate::tools`].
 
 use std::{
     borrow::Cow,
@@ -28,7 +28,7 @@ use crate::{
     shared::{Session, Shared, lock},
 };
 
-/// One session's server: a legacy session, a stdio connection, or one modern HTTP request.
+/// The server of one session: a legacy session, a stdio connection, or one modern HTTP request.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) shared: Arc<Shared>,
@@ -232,7 +232,7 @@ impl ServerHandler for Server {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        // Should this be dropped rather than cancelled, the next change finds the sink closed.
+        // If this future is dropped instead of cancelled, the next change finds the sink closed.
         let number = self.shared.sink_add(context.sink().clone());
         context.cancelled().await;
         self.shared.sink_remove(number);

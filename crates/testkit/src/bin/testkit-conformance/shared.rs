@@ -1,4 +1,4 @@
-//! What all sessions of the process have in common, and what one session has of its own.
+//! State shared by all sessions of the process, and the state of one session.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,30 +22,30 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Era, tasks::Tasks};
 
-/// How long one slow reader may hold up a broadcast.
+/// The longest delay that one slow reader may cause in a broadcast.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// State of the whole process. Lists that a tool toggles and subscriptions that a tool triggers
-/// must be seen across sessions, because a modern HTTP request is a session of its own.
+/// State of the whole process. Toggled lists and triggered subscriptions must be visible across sessions, because each
+/// modern HTTP request is a separate session.
 pub(crate) struct Shared {
     pub(crate) era: Era,
-    /// Whether the tool that `toggle_tool` adds is listed.
+    /// True while the tool that `toggle_tool` adds is listed.
     pub(crate) extra_tool: AtomicBool,
-    /// Whether the prompt that `test_trigger_prompt_change` adds is listed.
+    /// True while the prompt that `test_trigger_prompt_change` adds is listed.
     pub(crate) extra_prompt: AtomicBool,
     /// Calls of `slow` that were cancelled.
     pub(crate) cancelled: AtomicU64,
-    /// How often the watched resource was touched.
+    /// Number of changes to the watched resource.
     pub(crate) touched: AtomicU64,
-    /// Calls that go on after their answer.
+    /// Calls that continue as tasks after their response.
     pub(crate) tasks: Tasks,
     /// Seals `requestState`.
     pub(crate) codec: RequestStateCodec,
     peers: Mutex<Vec<(Peer<RoleServer>, Arc<Session>)>>,
-    /// Numbered, because their own ids are those of requests, which clients choose alike.
+    /// Numbered, because a sink's own id is a request id, and different clients choose the same ones.
     sinks: Mutex<BTreeMap<u64, SubscriptionSink>>,
     next_sink: AtomicU64,
-    /// Subscriptions that may be acknowledged already and are not among the sinks yet.
+    /// Subscriptions that may already be acknowledged but are not in `sinks` yet.
     opening: AtomicU64,
 }
 
@@ -58,14 +58,14 @@ pub(crate) struct Session {
 impl Default for Session {
     fn default() -> Self {
         Self {
-            // Before the client says otherwise the server decides (2025-11-25, logging).
+            // Until the client sets a level, the server decides (2025-11-25, logging).
             level: Mutex::new(LoggingLevel::Debug),
             subscribed: Mutex::default(),
         }
     }
 }
 
-/// Something that subscribers are told.
+/// A change that subscribers are notified of.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Tools,
@@ -103,20 +103,20 @@ impl Shared {
         }
     }
 
-    /// Remembers a legacy peer, which is told of changes without further asking.
+    /// Registers a legacy peer. Legacy peers are notified of list changes without subscribing.
     pub(crate) fn peer_add(&self, peer: Peer<RoleServer>, session: Arc<Session>) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|(known, _)| !known.is_transport_closed());
         peers.push((peer, session));
     }
 
-    /// Says that a subscription is about to be acknowledged. The SDK acknowledges before it hands
-    /// the subscription over, and a change in between must not be lost.
+    /// Announces that a subscription is about to be acknowledged. The SDK acknowledges before it hands the subscription
+    /// over, and a change in between must not be lost.
     pub(crate) fn sink_expect(&self) {
         self.opening.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Remembers a modern subscription, until the number that it is given is removed.
+    /// Adds a modern subscription and returns its number, for `sink_remove`.
     pub(crate) fn sink_add(&self, sink: SubscriptionSink) -> u64 {
         let number = self.next_sink.fetch_add(1, Ordering::Relaxed);
         lock(&self.sinks).insert(number, sink);
@@ -127,12 +127,11 @@ impl Shared {
         number
     }
 
-    /// Forgets a subscription.
     pub(crate) fn sink_remove(&self, number: u64) {
         lock(&self.sinks).remove(&number);
     }
 
-    /// Waits for the subscriptions that are being opened.
+    /// Waits until subscriptions that are being opened are registered.
     async fn sinks_settle(&self) {
         let settled = async {
             while self.opening.load(Ordering::SeqCst) > 0 {
@@ -140,12 +139,12 @@ impl Shared {
             }
         };
         if timeout(SEND_LIMIT, settled).await.is_err() {
-            // The client left before its acknowledgement: nobody is coming.
+            // The client left before the acknowledgement, so no sink will follow.
             self.opening.store(0, Ordering::SeqCst);
         }
     }
 
-    /// Tells everyone who asked for it.
+    /// Notifies all subscribers.
     pub(crate) async fn announce(&self, change: Change) {
         let peers: Vec<_> = {
             let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +157,7 @@ impl Shared {
             {
                 continue;
             }
-            // A peer that does not read or has left is not this call's problem.
+            // A peer that does not read or has disconnected must not fail this call.
             let _ = timeout(SEND_LIMIT, peer.send_notification(change.notification())).await;
         }
         self.sinks_settle().await;
@@ -171,13 +170,13 @@ impl Shared {
         }
     }
 
-    /// Flips a listed item and says whether it is listed now.
+    /// Toggles whether an item is listed, and returns the new state.
     pub(crate) fn toggle(item: &AtomicBool) -> bool {
         !item.fetch_xor(true, Ordering::Relaxed)
     }
 }
 
-/// Locks, whatever became of another holder.
+/// Locks, ignoring poisoning.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

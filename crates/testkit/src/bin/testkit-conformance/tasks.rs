@@ -1,7 +1,7 @@
 //! The tasks extension (SEP-2663): calls whose result is fetched later.
 //!
-//! No work is ever done: what a task has come to is a function of the time that has passed and of
-//! the answers that it was given, computed when somebody asks. Status notifications are absent.
+//! No task does any work. Its state is computed on request from the elapsed time and the answers received so far.
+//! Status notifications are absent.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,16 +27,15 @@ use crate::{
     tools::text,
 };
 
-/// How long a task can be asked for.
-const KEPT: Duration = Duration::from_secs(300);
-/// How many tasks are kept; the oldest go first.
+/// Lifetime of a task after its creation.
+const TASK_LIFETIME: Duration = Duration::from_secs(300);
+/// When more tasks exist, the oldest are dropped.
 const MAX_TASKS: usize = 1000;
-/// How often a client is asked to look, at most.
-const POLL: Duration = Duration::from_millis(100);
-/// `slow_compute` takes no longer than this.
-const LONGEST: u64 = 600;
+/// The poll interval that clients are asked to use.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Upper limit for the duration of `slow_compute`.
+const MAX_COMPUTE_SECONDS: u64 = 600;
 
-/// The tasks of the process.
 #[derive(Default)]
 pub(crate) struct Tasks {
     next: AtomicU64,
@@ -66,7 +65,7 @@ enum End {
     Error(Value),
 }
 
-/// The tools that come with the extension, as they are listed.
+/// Definitions of the tools of this extension.
 pub(crate) fn definitions() -> Vec<Value> {
     let tool = |name: &str, description: &str, properties: Value| {
         json!({
@@ -107,7 +106,7 @@ pub(crate) fn definitions() -> Vec<Value> {
     ]
 }
 
-/// Calls the tool if it is one of these.
+/// Calls the tool if it belongs to this module.
 pub(crate) async fn call(
     server: &Server,
     request: &CallToolRequestParams,
@@ -124,7 +123,7 @@ pub(crate) async fn call(
         "greet" => finished(text(&format!("Hello, {}!", string("name")))),
         "slow_compute" => {
             let seconds = argument("seconds").and_then(Value::as_u64).unwrap_or(0);
-            let duration = Duration::from_secs(seconds.min(LONGEST));
+            let duration = Duration::from_secs(seconds.min(MAX_COMPUTE_SECONDS));
             let content = text(&format!("computed {}", string("label")));
             if can_task {
                 return start(Work::Sleep(duration), result(content));
@@ -225,7 +224,7 @@ impl Tasks {
             end,
             cancelled: false,
         };
-        // Only the outside of a task is in the answer to the call, never its payload.
+        // The response to the call describes the task but never contains its payload.
         let mut created = task.described();
         if let Some(members) = created.as_object_mut() {
             members.retain(|name, _| !matches!(&**name, "result" | "error" | "inputRequests"));
@@ -233,7 +232,7 @@ impl Tasks {
         created["resultType"] = json!("task");
         let created = typed(created);
         let mut all = lock(&self.all);
-        all.retain(|task| task.created.elapsed() < KEPT);
+        all.retain(|task| task.created.elapsed() < TASK_LIFETIME);
         if all.len() == MAX_TASKS {
             all.pop_front();
         }
@@ -246,7 +245,7 @@ impl Tasks {
         self.with(id, |task| complete(task.described()))
     }
 
-    /// `tasks/cancel`: a task that has ended stays as it is.
+    /// `tasks/cancel`: a task that has ended is not changed.
     pub(crate) fn cancel(&self, id: &str) -> Result<(), ErrorData> {
         self.with(id, |task| {
             task.cancelled |= !task.has_ended();
@@ -308,8 +307,8 @@ impl Task {
             "taskId": self.id,
             "createdAt": self.created_at,
             "lastUpdatedAt": now(),
-            "ttlMs": u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX),
-            "pollIntervalMs": u64::try_from(POLL.as_millis()).unwrap_or(u64::MAX),
+            "ttlMs": u64::try_from(TASK_LIFETIME.as_millis()).unwrap_or(u64::MAX),
+            "pollIntervalMs": u64::try_from(POLL_INTERVAL.as_millis()).unwrap_or(u64::MAX),
         });
         let pending = self.pending();
         described["status"] = if self.cancelled {
@@ -338,16 +337,16 @@ impl Task {
     }
 }
 
-/// The time as ISO 8601 has it, in UTC.
+/// The current time in ISO 8601, UTC.
 fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     iso(since.map_or(0, |since| since.as_secs()))
 }
 
-/// Right from March 2000 to February 2100.
+/// Correct from March 2000 to February 2100.
 fn iso(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 1 March 2000, so that the leap day is the last of its year.
+    // Counted from 1 March 2000, so that the leap day is the last day of its year.
     let days = days.saturating_sub(11_017);
     let (cycles, day) = (days / 1461, days % 1461);
     let (years, day) = ((day / 365).min(3), day - (day / 365).min(3) * 365);

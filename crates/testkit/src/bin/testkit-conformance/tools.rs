@@ -1,4 +1,4 @@
-//! The tools that need nothing from the client, and the dispatch to those that do.
+//! The tools that need nothing from the client, and the dispatch to the other tool modules.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -25,14 +25,13 @@ use crate::{
     tasks,
 };
 
-/// How often `slow` reports progress.
-const STEP: Duration = Duration::from_millis(50);
-/// When a client whose stream was closed is to come back.
-const COME_BACK: Duration = Duration::from_millis(100);
-/// `slow` sleeps no longer than this.
-const SLOWEST: Duration = Duration::from_secs(600);
+/// Interval between progress notifications of `slow`.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+/// When a client should reconnect after its stream was closed.
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
+/// Upper limit for the sleep of `slow`.
+const MAX_SLEEP: Duration = Duration::from_secs(600);
 
-/// Calls a tool.
 pub(crate) async fn call(
     server: &Server,
     request: CallToolRequestParams,
@@ -84,14 +83,14 @@ pub(crate) async fn call(
                 "Tool execution completed",
             ] {
                 log(server, context, LoggingLevel::Info, json!(message)).await;
-                sleep(STEP).await;
+                sleep(PROGRESS_INTERVAL).await;
             }
             text("Logged three messages")
         }
         "test_tool_with_progress" => {
             for percent in [0, 50, 100] {
                 progress(context, percent, 100).await;
-                sleep(STEP).await;
+                sleep(PROGRESS_INTERVAL).await;
             }
             text("Reported progress")
         }
@@ -101,9 +100,9 @@ pub(crate) async fn call(
         }
         "test_reconnection" => {
             close_stream(server, context).await;
-            // Longer than a client that does as it is told stays away: the SDK keeps no answer for
-            // one that comes later.
-            sleep(5 * COME_BACK).await;
+            // Longer than a compliant client waits before it reconnects: the SDK does not keep a response for a client
+            // that reconnects later.
+            sleep(5 * RECONNECT_DELAY).await;
             text("Answered after the stream was closed")
         }
         "test_trigger_tool_change" | "toggle_tool" => {
@@ -158,7 +157,7 @@ pub(crate) fn text(text: &str) -> Value {
     json!([{ "type": "text", "text": text }])
 }
 
-/// A failure of the tool, as opposed to one of the protocol.
+/// A tool failure (`isError`), not a protocol error.
 pub(crate) fn fail(reason: &str) -> Result<CallToolResponse, ErrorData> {
     let result: CallToolResult = complete(json!({ "content": text(reason), "isError": true }))?;
     Ok(result.into())
@@ -174,12 +173,12 @@ async fn progress(context: &RequestContext<RoleServer>, done: u32, total: u32) {
         let report = ProgressNotificationParam::new(token, f64::from(done))
             .with_total(f64::from(total))
             .with_message(format!("{done} of {total}"));
-        // A client that has gone cannot be told.
+        // The client may have disconnected.
         let _ = context.peer.notify_progress(report).await;
     }
 }
 
-/// Logs a message if the client wants messages of this level; says whether it was sent.
+/// Sends a log message if the client wants this level. Returns whether it was sent.
 async fn log(
     server: &Server,
     context: &RequestContext<RoleServer>,
@@ -187,7 +186,7 @@ async fn log(
     data: Value,
 ) -> bool {
     let threshold = if is_modern(context) {
-        // 2026-07-28: no messages for a request that names no level.
+        // 2026-07-28: a request without a level gets no log messages.
         context.meta.log_level()
     } else {
         Some(*lock(&server.session.level))
@@ -204,13 +203,13 @@ fn severity(level: LoggingLevel) -> Option<usize> {
     LEVELS.iter().position(|known| name == *known)
 }
 
-/// Sleeps; says whether it slept to the end.
+/// Sleeps. Returns whether it slept to the end.
 async fn slow(
     shared: &Arc<Shared>,
     context: &RequestContext<RoleServer>,
     sleep_for: Duration,
 ) -> bool {
-    // Counts however the call ends early: by the token, or by the whole future being dropped.
+    // Counts every early end of the call: cancellation by token, or the whole future being dropped.
     struct Unless<'a>(&'a Shared, bool);
     impl Drop for Unless<'_> {
         fn drop(&mut self) {
@@ -219,14 +218,16 @@ async fn slow(
             }
         }
     }
-    let sleep_for = sleep_for.min(SLOWEST);
+    let sleep_for = sleep_for.min(MAX_SLEEP);
     let mut finished = Unless(shared, false);
     let work = async {
-        let steps = sleep_for.as_millis().div_ceil(STEP.as_millis());
+        let steps = sleep_for
+            .as_millis()
+            .div_ceil(PROGRESS_INTERVAL.as_millis());
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         for step in 0..steps {
             progress(context, step, steps).await;
-            sleep(STEP.min(sleep_for - STEP * step)).await;
+            sleep(PROGRESS_INTERVAL.min(sleep_for - PROGRESS_INTERVAL * step)).await;
         }
         progress(context, steps, steps).await;
     };
@@ -237,11 +238,11 @@ async fn slow(
     finished.1
 }
 
-/// Closes the HTTP response streams of this call's session; the session itself goes on.
+/// Closes the HTTP response streams of this call's session. The session itself continues.
 async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
-    // A session of a test has had fewer requests than this, also one that a gateway shares among
-    // its clients; there is no way to ask for the one that this call came with.
-    const STREAMS: u64 = 1024;
+    // The SDK cannot say which stream this call arrived on, so all are closed. A session in a test has had fewer
+    // requests than this, even one that a gateway shares among its clients.
+    const MAX_STREAMS: u64 = 1024;
     let (Some(sessions), Some(parts)) = (
         &server.sessions,
         context.extensions.get::<http::request::Parts>(),
@@ -257,9 +258,9 @@ async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
     };
     let handle = sessions.sessions.read().await.get(id).cloned();
     if let Some(handle) = handle {
-        for stream in 0..STREAMS {
-            // Fails for the numbers that no stream has.
-            let _ = handle.close_sse_stream(stream, Some(COME_BACK)).await;
+        for stream in 0..MAX_STREAMS {
+            // Fails for numbers without a stream.
+            let _ = handle.close_sse_stream(stream, Some(RECONNECT_DELAY)).await;
         }
     }
 }

@@ -1,8 +1,7 @@
 //! stdio, streamable HTTP and HTTP+SSE in front of the same server.
 //!
-//! The SDK has no HTTP+SSE any more, and it cannot play a server that never heard of the modern
-//! era; both are adapters here that move lines between the wire and the SDK's byte-stream
-//! transport.
+//! The SDK no longer has HTTP+SSE, and it cannot act as a server that does not know the modern era. Both are adapters
+//! here that move lines between the network and the SDK's byte-stream transport.
 
 use std::{
     collections::HashMap,
@@ -46,16 +45,16 @@ use crate::{
     shared::{Shared, lock},
 };
 
-/// The newest revision that a legacy server knows.
+/// The newest revision that a legacy server supports.
 const NEWEST_LEGACY: &str = "2025-11-25";
-/// Bytes in flight between an adapter and the SDK.
-const PIPE: usize = 64 * 1024;
-/// The largest body that is accepted.
+/// Buffer size between an adapter and the SDK.
+const PIPE_BYTES: usize = 64 * 1024;
+/// The largest request body that is accepted.
 const BODY_LIMIT: usize = 16 * 1024 * 1024;
-/// Messages in flight to one SSE client; a slower one holds up its own session only.
+/// Queued messages per SSE client. A slow client delays only its own session.
 const STREAM_DEPTH: usize = 64;
 
-/// Serves on stdin and stdout until stdin ends.
+/// Serves on stdin and stdout until stdin is closed.
 pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
     let (outgoing, mut lines) = mpsc::channel(STREAM_DEPTH);
     let adapter = Adapter::start(shared, outgoing.clone());
@@ -89,7 +88,7 @@ pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
             }
         }
     }
-    // Stdin has ended: let the SDK finish what it has, then the writer.
+    // Stdin is closed: let the SDK finish first, then the writer.
     drop(to_sdk);
     drop(outgoing);
     let finish = async {
@@ -111,8 +110,8 @@ struct Adapter {
 impl Adapter {
     fn start(shared: Arc<Shared>, outgoing: mpsc::Sender<String>) -> Self {
         let refuse_modern = shared.era == Era::Legacy;
-        let (to_sdk, sdk_input) = tokio::io::duplex(PIPE);
-        let (sdk_output, from_sdk) = tokio::io::duplex(PIPE);
+        let (to_sdk, sdk_input) = tokio::io::duplex(PIPE_BYTES);
+        let (sdk_output, from_sdk) = tokio::io::duplex(PIPE_BYTES);
         let mut tasks = JoinSet::new();
         tasks.spawn(serve(shared, sdk_input, sdk_output));
         tasks.spawn(async move {
@@ -144,7 +143,7 @@ async fn serve(
     }
 }
 
-/// What a server that predates the modern era says to a request of it.
+/// The error that a legacy-only server returns for a modern request.
 fn refusal(refuse_modern: bool, line: &str) -> Option<String> {
     if !refuse_modern {
         return None;
@@ -189,8 +188,8 @@ pub(crate) async fn http(shared: Arc<Shared>, address: SocketAddr, json: bool) -
     listen(address, "/mcp", router).await
 }
 
-/// Answers a modern request as servers did that predate it: they looked at the version header and
-/// at the session, never at `_meta`.
+/// Answers a modern request like a server from before that era: such servers check the version header and the session,
+/// never `_meta`.
 async fn refuse_modern_http(request: Request, next: Next) -> Response {
     let newer = request
         .headers()
@@ -227,11 +226,11 @@ pub(crate) async fn sse(shared: Arc<Shared>, address: SocketAddr) -> io::Result<
 struct SseState {
     shared: Arc<Shared>,
     next: AtomicU64,
-    /// Where the messages of each open stream go.
+    /// The message channel of each open stream.
     inputs: Mutex<HashMap<String, mpsc::Sender<String>>>,
 }
 
-/// Forgets a session when its stream is dropped.
+/// Removes a session when its stream is dropped.
 struct Forget(Arc<SseState>, String);
 
 impl Drop for Forget {
@@ -241,7 +240,7 @@ impl Drop for Forget {
 }
 
 async fn sse_open(State(state): State<Arc<SseState>>) -> Response {
-    // Predictable on purpose: tests may want to know it. Nothing here is worth hijacking.
+    // Predictable on purpose: tests may need the id, and a hijacked test session does no harm.
     let id = format!("sse-{}", state.next.fetch_add(1, Ordering::Relaxed));
     let (input, mut from_client) = mpsc::channel::<String>(STREAM_DEPTH);
     let (outgoing, to_client) = mpsc::channel::<String>(STREAM_DEPTH);
@@ -266,7 +265,7 @@ async fn sse_open(State(state): State<Arc<SseState>>) -> Response {
         }
     });
     let first = format!("event: endpoint\ndata: /message?sessionId={id}\n\n");
-    // The stream owns the session: when the client hangs up, everything of it is dropped.
+    // The stream owns the session: when the client disconnects, the whole session is dropped.
     let held = (
         Some(first),
         to_client,
@@ -300,7 +299,7 @@ async fn sse_message(
     if !json {
         return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
     }
-    // Parsed and written anew, because a body may span lines and the SDK reads lines.
+    // Parsed and serialized again, because a body may span several lines and the SDK reads one message per line.
     let Ok(message) = serde_json::from_slice::<Value>(&body) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
@@ -319,7 +318,7 @@ async fn listen(address: SocketAddr, path: &str, router: Router) -> io::Result<(
     let listener = TcpListener::bind(address).await?;
     println!("listening on http://{}{path}", listener.local_addr()?);
     let listener = listener.tap_io(|stream| {
-        // Small answers must not wait for acknowledgements of earlier ones.
+        // Small responses must not wait for acknowledgements of earlier ones.
         let _ = stream.set_nodelay(true);
     });
     axum::serve(listener, router).await

@@ -18,17 +18,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::sandbox::{LONGEST, Sandbox, World};
+use crate::sandbox::{MAX_LIFETIME_SECONDS, Sandbox, World};
 
-/// What every template has.
+/// The size of every template.
 const CORES: u32 = 2;
 const MEMORY_MB: u64 = 512;
 const DISK_MB: u64 = 512;
-const NEXT: HeaderName = HeaderName::from_static("x-next-token");
+const NEXT_TOKEN_HEADER: HeaderName = HeaderName::from_static("x-next-token");
 
 type Shared = State<Arc<World>>;
 
-/// An error as E2B has it.
+/// An error in E2B's format.
 pub(crate) struct Wrong(pub(crate) StatusCode, pub(crate) String);
 
 impl IntoResponse for Wrong {
@@ -89,7 +89,7 @@ fn authorised(world: &World, headers: &HeaderMap) -> Result<(), Wrong> {
     match headers.get("x-api-key") {
         None => wrong("Invalid authorization header: authorization header is missing"),
         Some(key) if key == world.options.key.as_str() => Ok(()),
-        // As talkative as one may be.
+        // Repeats the key, as the most talkative provider might.
         Some(key) => wrong(&format!(
             "Cannot get the team for the given API key: {}",
             String::from_utf8_lossy(key.as_bytes())
@@ -110,19 +110,22 @@ fn missing(id: &str) -> Wrong {
 }
 
 fn checked(timeout: u64) -> Result<Duration, Wrong> {
-    match timeout <= LONGEST {
+    match timeout <= MAX_LIFETIME_SECONDS {
         true => Ok(Duration::from_secs(timeout)),
         false => {
-            let why = format!("Timeout cannot be greater than {} hours", LONGEST / 3600);
+            let why = format!(
+                "Timeout cannot be greater than {} hours",
+                MAX_LIFETIME_SECONDS / 3600
+            );
             Err(Wrong(StatusCode::BAD_REQUEST, why))
         }
     }
 }
 
-/// Twenty letters and digits that nobody guesses.
+/// Returns twenty random letters and digits.
 fn random() -> String {
     let mut bytes = [0_u8; 20];
-    // Random as the names that the kernel gives to new UUIDs.
+    // The kernel's UUID generator is the source of randomness.
     let uuid = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits = uuid.iter().filter(|byte| byte.is_ascii_alphanumeric());
     for (byte, digit) in bytes.iter_mut().zip(digits) {
@@ -182,7 +185,7 @@ fn made(world: &Arc<World>, new: New) -> Result<(StatusCode, Json<Value>), Wrong
     Ok((StatusCode::CREATED, Json(told)))
 }
 
-/// What of a sandbox is in lists.
+/// The description of a sandbox in lists.
 fn listed(world: &World, sandbox: &Sandbox) -> Value {
     let left = sandbox
         .end
@@ -203,11 +206,11 @@ fn listed(world: &World, sandbox: &Sandbox) -> Value {
     })
 }
 
-/// RFC 3339, in whole seconds.
+/// Formats a time as RFC 3339, in whole seconds.
 fn time(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the odd day is their last: Howard Hinnant's `civil_from_days`.
+    // Years begin in March here, so that the leap day is the last day of its year (Howard Hinnant's `civil_from_days`).
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -220,7 +223,7 @@ fn time(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Without `%20` and its like; what is not encoded right stays as it is.
+/// Decodes percent-encoding. Invalid sequences stay as they are.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -247,7 +250,7 @@ async fn list(
 ) -> Result<impl IntoResponse, Wrong> {
     authorised(&world, &headers)?;
     let mut labels = Vec::new();
-    // E2B's own clients encode it once as a whole, and its names and values once more by themselves.
+    // E2B's own clients encode the names and values, and then the whole filter again.
     for pair in decoded(&filter.metadata)
         .split('&')
         .filter(|pair| !pair.is_empty())
@@ -277,7 +280,7 @@ async fn list(
         && let Some(last) = found.get(page - 1)
         && let Ok(token) = last.id.parse()
     {
-        headers.insert(NEXT, token);
+        headers.insert(NEXT_TOKEN_HEADER, token);
     }
     Ok((headers, Json(told)))
 }
@@ -320,14 +323,14 @@ async fn timeout(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Not of E2B.
+/// Not part of E2B's API.
 async fn cut(State(world): Shared, Path(id): Path<String>) -> Result<StatusCode, Wrong> {
     let sandbox = world.get(&id).ok_or_else(|| missing(&id))?;
     sandbox.cut();
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Not of E2B.
+/// Not part of E2B's API.
 async fn forget(State(world): Shared, Path(id): Path<String>) -> Result<StatusCode, Wrong> {
     match world.remove(&id) {
         true => Ok(StatusCode::NO_CONTENT),

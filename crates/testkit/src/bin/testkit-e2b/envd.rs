@@ -32,24 +32,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::sandbox::{Command, Input, Sandbox, World, signal};
 
-/// As `envd` reads.
-const CHUNK: usize = 32 << 10;
-/// Events that may wait for a listener.
-const WAITING: usize = 64;
-/// How long what a command leaves behind may go on to speak for it.
-const REST: Duration = Duration::from_millis(100);
-/// The port that `envd` is at.
-const PORT: &str = "49983";
-/// The first version that can end a command's input.
-const CLOSES: [u32; 3] = [0, 5, 2];
-/// Without a header that says otherwise.
-const PING: Duration = Duration::from_secs(90);
-/// The flag of the last envelope.
-const LAST: u8 = 2;
+/// The size of `envd`'s read buffer.
+const CHUNK_BYTES: usize = 32 << 10;
+/// Maximum number of events queued for a listener.
+const MAX_QUEUED_EVENTS: usize = 64;
+/// After a command has exited, output of its leftover child processes is read for this long.
+const OUTPUT_DRAIN: Duration = Duration::from_millis(100);
+/// `envd`'s port.
+const ENVD_PORT: &str = "49983";
+/// The first `envd` version that can close a command's stdin.
+const CLOSE_STDIN_SINCE: [u32; 3] = [0, 5, 2];
+/// The keepalive interval if the request header does not set one.
+const PING_INTERVAL: Duration = Duration::from_secs(90);
+/// The flag of the last envelope of a stream.
+const END_STREAM_FLAG: u8 = 2;
 
 type Shared = State<Arc<World>>;
 
-/// An error as Connect has it.
+/// An error in Connect's format.
 struct Wrong(&'static str, String);
 
 impl Wrong {
@@ -59,7 +59,7 @@ impl Wrong {
             "unauthenticated" => StatusCode::UNAUTHORIZED,
             "not_found" => StatusCode::NOT_FOUND,
             "unimplemented" => StatusCode::NOT_IMPLEMENTED,
-            // Of the gateway before all sandboxes.
+            // Errors from the gateway in front of all sandboxes.
             "gateway" => StatusCode::BAD_GATEWAY,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -120,14 +120,14 @@ pub(crate) fn routes() -> Router<Arc<World>> {
         .route("/process.Process/SendSignal", post(send_signal))
 }
 
-/// The sandbox that a request is for, if it may be.
+/// Returns the sandbox that a request addresses, if the request is authorized.
 fn sandbox(world: &World, headers: &HeaderMap) -> Result<Arc<Sandbox>, Wrong> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if headers.contains_key("x-api-key") {
         let why = "the key of the API is not for sandboxes".to_owned();
         return Err(Wrong("invalid_argument", why));
     }
-    if header("e2b-sandbox-port") != Some(PORT) {
+    if header("e2b-sandbox-port") != Some(ENVD_PORT) {
         return Err(Wrong(
             "gateway",
             "The sandbox is running but port is not open".to_owned(),
@@ -150,7 +150,7 @@ fn parsed<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Wrong> {
     })
 }
 
-/// The one message of a request that asks for a stream.
+/// Decodes the single message of a streaming request.
 fn enveloped<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Wrong> {
     let wrong = |why: &str| Wrong("invalid_argument", why.to_owned());
     let Some((&[flags, a, b, c, d], message)) = body.split_first_chunk::<5>() else {
@@ -175,7 +175,7 @@ fn event(event: &Value) -> String {
     json!({ "event": event }).to_string()
 }
 
-/// An answer that is a stream: of events, and then an end without an error.
+/// A streaming response: the events, then an end of stream without an error.
 fn streamed(events: mpsc::Receiver<String>, cut: CancellationToken, ping: Duration) -> Response {
     let next = async move |(mut events, over): (mpsc::Receiver<String>, bool)| {
         if over {
@@ -189,14 +189,14 @@ fn streamed(events: mpsc::Receiver<String>, cut: CancellationToken, ping: Durati
         match told {
             Err(error) => Some((Err(error), (events, true))),
             Ok(Ok(Some(text))) => Some((Ok(envelope(0, &text)), (events, false))),
-            Ok(Ok(None)) => Some((Ok(envelope(LAST, "{}")), (events, true))),
+            Ok(Ok(None)) => Some((Ok(envelope(END_STREAM_FLAG, "{}")), (events, true))),
             Ok(Err(_)) => {
                 let keep = event(&json!({ "keepalive": {} }));
                 Some((Ok(envelope(0, &keep)), (events, false)))
             }
         }
     };
-    // A closure that owns its token is not `Fn`; a boxed future is what `unfold` wants anyway.
+    // A closure that owns its token is not `Fn`; `unfold` needs a boxed future anyway.
     let stream = futures_util::stream::unfold((events, false), move |state| {
         let next = next.clone();
         Box::pin(async move { next(state).await })
@@ -205,20 +205,20 @@ fn streamed(events: mpsc::Receiver<String>, cut: CancellationToken, ping: Durati
     (headers, Body::from_stream(stream)).into_response()
 }
 
-/// An error of a call that streams: in its last envelope.
+/// The error response to a streaming call: one final envelope.
 fn refused(wrong: &Wrong) -> Response {
     if wrong.0 == "gateway" {
         return (wrong.status(), Json(wrong.body())).into_response();
     }
     let last = json!({ "error": wrong.body() }).to_string();
     let headers = [(CONTENT_TYPE, "application/connect+json")];
-    (headers, Body::from(envelope(LAST, &last))).into_response()
+    (headers, Body::from(envelope(END_STREAM_FLAG, &last))).into_response()
 }
 
 fn ping(headers: &HeaderMap) -> Duration {
     let header = headers.get("keepalive-ping-interval");
     let seconds = header.and_then(|value| value.to_str().ok()?.parse().ok());
-    seconds.map_or(PING, Duration::from_secs)
+    seconds.map_or(PING_INTERVAL, Duration::from_secs)
 }
 
 async fn start(State(world): Shared, headers: HeaderMap, body: Bytes) -> Response {
@@ -273,7 +273,7 @@ fn run(
         .id()
         .ok_or_else(|| invalid("it ended at once".to_owned()))?;
     let (input, inputs) = mpsc::channel(1);
-    let (listener, events) = mpsc::channel(WAITING);
+    let (listener, events) = mpsc::channel(MAX_QUEUED_EVENTS);
     let config = json!({ "cmd": process.cmd, "args": process.args, "envs": process.envs });
     let run = Arc::new(Command {
         pid,
@@ -286,7 +286,7 @@ fn run(
     let owner = Arc::clone(sandbox);
     world.tasks.spawn(async move {
         tell(&run, json!({ "start": { "pid": pid } })).await;
-        // Each ends with its pipe, or with this.
+        // Each task ends with its pipe, or when this set is dropped.
         let mut pipes = JoinSet::new();
         if let Some(stdin) = child.stdin.take() {
             pipes.spawn(write(stdin, inputs));
@@ -298,7 +298,7 @@ fn run(
         }
         let status = child.wait().await;
         let rest = async { while outputs.join_next().await.is_some() {} };
-        let _ = timeout(REST, rest).await;
+        let _ = timeout(OUTPUT_DRAIN, rest).await;
         drop((outputs, pipes));
         run.input
             .lock()
@@ -316,7 +316,7 @@ fn run(
     Ok((events, cut))
 }
 
-/// As Go says it; what is zero or false is left out.
+/// Formats the exit status as Go does. Zero and false values are omitted.
 fn ended(status: ExitStatus) -> Value {
     let names = [
         (2, "interrupt"),
@@ -341,7 +341,7 @@ fn ended(status: ExitStatus) -> Value {
     }
 }
 
-/// Waits while the listener is slow; what nobody listens to is lost.
+/// Sends an event to the listener, waiting while its queue is full. Without a listener the event is lost.
 async fn tell(command: &Command, what: Value) {
     let listener = {
         let listener = command.listener.lock();
@@ -353,7 +353,7 @@ async fn tell(command: &Command, what: Value) {
 }
 
 async fn read(command: Arc<Command>, name: &'static str, mut pipe: impl AsyncRead + Unpin) {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
         let data = json!({ "data": { name: STANDARD.encode(&chunk[..count]) } });
         tell(&command, data).await;
@@ -371,7 +371,7 @@ async fn write(mut pipe: ChildStdin, mut inputs: mpsc::Receiver<Input>) {
     }
 }
 
-/// The command that a request is about.
+/// Returns the command that a request addresses.
 fn command(
     world: &World,
     headers: &HeaderMap,
@@ -387,7 +387,7 @@ async fn connect(State(world): Shared, headers: HeaderMap, body: Bytes) -> Respo
         let Selected { process, .. } = enveloped(&body)?;
         let command = command(&world, &headers, &process)?;
         let cut = sandbox(&world, &headers)?.until_cut();
-        let (listener, events) = mpsc::channel(WAITING);
+        let (listener, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let _ = listener.try_send(event(&json!({ "start": { "pid": command.pid } })));
         *command
             .listener
@@ -445,7 +445,7 @@ async fn close(
         .envd
         .split('.')
         .map(|number| number.parse().unwrap_or(0));
-    if numbers.collect::<Vec<u32>>().as_slice() < CLOSES.as_slice() {
+    if numbers.collect::<Vec<u32>>().as_slice() < CLOSE_STDIN_SINCE.as_slice() {
         return Err(Wrong(
             "unimplemented",
             "there is no such method yet".to_owned(),

@@ -1,24 +1,25 @@
-//! A stand-in for E2B: its REST API, and the `envd` of its sandboxes, on one port of this machine.
+//! A stand-in for E2B: its REST API and the `envd` of its sandboxes, on one local port.
 //!
-//! **It is not E2B.** It was written from E2B's published OpenAPI document and `process.proto`, and from how `envd` is
-//! seen to behave in its source. E2B's own clients for Python (2.63) and JavaScript make, list, use and kill sandboxes
-//! with it; nothing here has been compared with the real service. It has no sandboxes: a command is a process of this
-//! machine, in a process group of its own, and isolated from nothing.
+//! **It is not E2B.** It was written from E2B's published OpenAPI document, `process.proto` and the source of `envd`.
+//! E2B's own clients for Python (2.63) and JavaScript can create, list, use and kill sandboxes with it. It has not been
+//! compared with the real service. It provides no isolation: a command is a local process in a separate process group.
 //!
-//! What it has is what a client that runs one command in a sandbox meets:
+//! It implements what a client needs to run one command in a sandbox:
 //!
-//! - `POST /sandboxes` and `/v2/sandboxes`, `GET` and `DELETE /sandboxes/{id}`, `POST /sandboxes/{id}/timeout`, `GET /v2/sandboxes` with the
-//!   filters `metadata` and `state` and with pages. The key is looked at; errors are `{"code": 404, "message": "…"}`.
-//! - A sandbox ends at the end of its time, with all that runs in it.
+//! - `POST /sandboxes` and `/v2/sandboxes`, `GET` and `DELETE /sandboxes/{id}`, `POST /sandboxes/{id}/timeout`, and
+//!   `GET /v2/sandboxes` with the filters `metadata` and `state` and with pagination. The API key is checked. Errors
+//!   are `{"code": 404, "message": "…"}`.
+//! - A sandbox ends when its timeout expires, with all its processes.
 //! - `process.Process/Start` and `Connect` (streams), `SendInput`, `CloseStdin`, `SendSignal` and `List` of the Connect
-//!   protocol with JSON, addressed by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`. The sandbox's own token is
-//!   looked at, and a request with the API's key is refused, for it has no business there.
-//! - A command goes on when its stream breaks off; what it says while nobody listens is lost.
+//!   protocol with JSON, addressed by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`. The sandbox token is
+//!   checked. A request that carries the API key is refused, because the key must never reach a sandbox.
+//! - A command continues when its stream breaks. Output without a listener is lost.
 //!
-//! For tests only, and not of E2B: `POST /stand-in/cut/{id}` breaks all streams of a sandbox off, and
-//! `POST /stand-in/forget/{id}` ends a sandbox as E2B itself would end it, without a request of its owner's.
+//! Two endpoints exist for tests only: `POST /stand-in/cut/{id}` breaks all streams of a sandbox, and `POST
+//! /stand-in/forget/{id}` ends a sandbox without a request from its owner, as E2B itself might.
 //!
-//! Deliberately absent: templates (there are `base` and what `--template` names), pausing, metrics, networks, users.
+//! Deliberately absent: templates (only `base` and those given by `--template` exist), pausing, metrics, networks,
+//! users.
 
 mod api;
 mod envd;
@@ -33,19 +34,19 @@ use crate::sandbox::World;
 #[derive(Debug, Parser)]
 #[command(about = "A stand-in for E2B, for tests")]
 struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// The one key that is taken.
+    /// The only API key that is accepted.
     #[arg(long, default_value = "e2b_0000000000000000000000000000000000000000")]
     key: String,
-    /// Templates that there are, besides `base`.
+    /// Templates that exist in addition to `base`.
     #[arg(long)]
     template: Vec<String>,
-    /// What `envd` says that it is. Before 0.5.2 it cannot end the input of a command.
+    /// The version that `envd` reports. Before 0.5.2 it cannot close the stdin of a command.
     #[arg(long, default_value = "0.5.7")]
     envd: String,
-    /// Sandboxes of one page of a list.
+    /// Sandboxes per page of a list.
     #[arg(long, default_value_t = 100)]
     page: usize,
 }

@@ -1,4 +1,4 @@
-//! What there is: sandboxes with their labels and times, and the processes in them.
+//! Sandboxes with their metadata and timeouts, and the processes in them.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +15,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::Options;
 
-/// The longest life of a sandbox, as on E2B's larger plan.
-pub(crate) const LONGEST: u64 = 24 * 3600;
+/// The longest lifetime of a sandbox, as on E2B's larger plan.
+pub(crate) const MAX_LIFETIME_SECONDS: u64 = 24 * 3600;
 
 pub(crate) struct World {
     pub(crate) options: Options,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
-    /// Owns the ends of sandboxes and the streams of processes.
+    /// Owns the sandbox timers and the streams of processes.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -33,24 +33,23 @@ pub(crate) struct Sandbox {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) internet: bool,
     pub(crate) started: SystemTime,
-    /// When it ends.
     pub(crate) end: watch::Sender<Instant>,
     pub(crate) processes: Mutex<BTreeMap<u32, Arc<Command>>>,
-    /// Breaks off all streams that are open now.
+    /// Breaks all streams that are open at that moment.
     cut: Mutex<CancellationToken>,
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Command {
     pub(crate) pid: u32,
     pub(crate) config: serde_json::Value,
-    /// What is to be written to it; `None` ends its input. Taken away when it has ended.
+    /// The channel to its stdin. `None` after stdin was closed or the command has ended.
     pub(crate) input: Mutex<Option<mpsc::Sender<Input>>>,
-    /// Who listens to what it says, as events in JSON. Without a listener that is lost.
+    /// The listener for output events, as JSON. Without one, output is lost.
     pub(crate) listener: Mutex<Option<mpsc::Sender<String>>>,
 }
 
-/// Bytes for a command, and where it is told whether it took them.
+/// Bytes for a command's stdin, and a channel for the result of the write.
 pub(crate) struct Input {
     pub(crate) bytes: Vec<u8>,
     pub(crate) taken: tokio::sync::oneshot::Sender<Result<(), String>>,
@@ -75,12 +74,12 @@ impl World {
         self.lock().get(id).cloned()
     }
 
-    /// By their ids.
+    /// All sandboxes, ordered by id.
     pub(crate) fn all(&self) -> Vec<Arc<Sandbox>> {
         self.lock().values().cloned().collect()
     }
 
-    /// A sandbox that lives for a while.
+    /// Adds a sandbox and ends it when its timeout expires.
     pub(crate) fn add(self: &Arc<Self>, sandbox: Sandbox) -> Arc<Sandbox> {
         let sandbox = Arc::new(sandbox);
         self.lock().insert(sandbox.id.clone(), Arc::clone(&sandbox));
@@ -99,7 +98,7 @@ impl World {
         sandbox
     }
 
-    /// Ends a sandbox with all that runs in it; whether there was one.
+    /// Ends a sandbox and all its processes. Returns whether it existed.
     pub(crate) fn remove(&self, id: &str) -> bool {
         let Some(sandbox) = self.lock().remove(id) else {
             return false;
@@ -134,7 +133,7 @@ impl Sandbox {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all streams as a broken connection does.
+    /// Breaks all open streams, as a lost connection does.
     pub(crate) fn cut(&self) {
         let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *cut).cancel();
@@ -148,7 +147,7 @@ impl Sandbox {
     }
 }
 
-/// To a command and what it started in its group.
+/// Sends `signal` to a command's process group.
 pub(crate) fn signal(pid: u32, signal: Signal) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process_group(pid, signal).is_ok())

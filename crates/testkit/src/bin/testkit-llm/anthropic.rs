@@ -12,13 +12,13 @@ fn event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// An error in mid-stream.
+/// An error in the middle of a stream.
 pub(crate) fn error(kind: &str, message: &str) -> String {
     let error = json!({ "type": kind, "message": message });
     event("error", &json!({ "type": "error", "error": error }))
 }
 
-/// All events of an answer.
+/// All events of a response.
 pub(crate) fn events(inner: &mut Inner, reply: &Reply) -> Vec<String> {
     let number = inner.id();
     let usage = &reply.usage;
@@ -92,7 +92,7 @@ pub(crate) fn events(inner: &mut Inner, reply: &Reply) -> Vec<String> {
     events
 }
 
-/// How a block begins, and its deltas.
+/// The start of a content block, and its deltas.
 fn block_parts(inner: &mut Inner, block: &Block) -> (Value, Vec<Value>) {
     let mut deltas = Vec::new();
     if let Some(raw) = &block.raw {
@@ -141,12 +141,12 @@ fn block_parts(inner: &mut Inner, block: &Block) -> (Value, Vec<Value>) {
 }
 
 impl Block {
-    /// The text of a call's arguments.
+    /// The arguments of a tool call, as text.
     pub(crate) fn arguments(&self) -> String {
         match (&self.input_raw, &self.input) {
             (Some(raw), _) => raw.clone(),
             (None, Some(input)) => input.to_string(),
-            // A call without arguments has no deltas but the empty one.
+            // A call without arguments has a single, empty delta.
             (None, None) => String::new(),
         }
     }

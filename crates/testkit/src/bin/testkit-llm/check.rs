@@ -1,4 +1,4 @@
-//! What the real APIs refuse, refused here too, in their words as far as they are known.
+//! Validates requests as the real APIs do, with their error messages as far as they are known.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Api;
 
-/// A request that is not taken.
+/// A refused request.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -25,11 +25,11 @@ impl Refusal {
     }
 }
 
-/// What a script can ask of a request, whichever format it is in.
+/// The parts of a request that a script can check, independent of its format.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) system: String,
-    /// All texts of the last message.
+    /// All text of the last message.
     pub(crate) last_text: String,
     pub(crate) results: Vec<ToolResult>,
     pub(crate) tools: Vec<String>,
@@ -51,7 +51,7 @@ fn ensure(is: bool, message: impl FnOnce() -> String) -> Checked<()> {
     }
 }
 
-/// Checks the key.
+/// Checks the API key.
 pub(crate) fn key(api: Api, headers: &HeaderMap, right: Option<&str>) -> Checked<()> {
     let (name, prefix) = match api {
         Api::Anthropic => ("x-api-key", ""),
@@ -62,7 +62,7 @@ pub(crate) fn key(api: Api, headers: &HeaderMap, right: Option<&str>) -> Checked
         .and_then(|value| value.to_str().ok()?.strip_prefix(prefix));
     let is_right = match (right, given) {
         (Some(right), given) => given == Some(right),
-        // Local servers of OpenAI's kind take requests without one.
+        // Local OpenAI-compatible servers accept requests without a key.
         (None, given) => given.is_some() || api == Api::OpenAi,
     };
     match is_right {
@@ -70,7 +70,7 @@ pub(crate) fn key(api: Api, headers: &HeaderMap, right: Option<&str>) -> Checked
         false => Err(Refusal {
             status: StatusCode::UNAUTHORIZED,
             kind: "authentication_error".to_owned(),
-            // Says the key, as some providers do: it must not get further.
+            // Repeats the key, as some providers do. The product must not pass it on.
             message: format!("invalid {name} {}", given.unwrap_or_default()),
         }),
     }
@@ -83,7 +83,7 @@ fn is_name(name: &str, most: usize) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// Blocks of a message: a text is one block of text.
+/// The content blocks of a message. A plain string counts as one text block.
 fn blocks(content: &Value) -> Vec<Value> {
     match content {
         Value::String(text) => vec![serde_json::json!({ "type": "text", "text": text })],

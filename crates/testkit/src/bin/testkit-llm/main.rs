@@ -1,13 +1,13 @@
-//! A language model that says what a script tells it, over the real wire formats: Anthropic's Messages API
-//! (`POST /v1/messages`) and OpenAI's chat completions (`POST /v1/chat/completions`), both streaming.
+//! A scripted language model behind the real streaming protocols: Anthropic's Messages API (`POST /v1/messages`) and
+//! OpenAI's chat completions (`POST /v1/chat/completions`).
 //!
-//! A script is JSON ([`script::Script`]): turns, one for each request, with what the request must hold and what to
-//! stream or how to fail. It comes from a file (`--script`) or by `POST /script`, which begins anew. A request that is
-//! not what its turn expects is answered 400 with what differs, and the turn stays. Requests are validated as the real
-//! API does it ([`check`]) before the script is asked. `GET /requests` shows all of them, and whether their answers
-//! were read to the end.
+//! A script is JSON ([`script::Script`]). It has one turn per request; each turn says what the request must contain,
+//! and what to stream or how to fail. The script is loaded from a file (`--script`) or by `POST /script`, which starts
+//! over. A request that does not match its turn gets 400 with the differences, and the turn is not used up. Requests
+//! are validated as the real API does ([`check`]) before the script is consulted. `GET /requests` returns all requests,
+//! and whether their responses were read to the end.
 //!
-//! Deliberately absent: answers that are not streams, and everything of the APIs that no agent of ours uses.
+//! Deliberately absent: responses that are not streams, and all parts of the APIs that our agents do not use.
 
 mod anthropic;
 mod check;
@@ -41,32 +41,32 @@ use crate::{
     script::{Fail, Script, Turn},
 };
 
-/// Generous: bounds of the product must not be stopped here.
+/// Large, so that tests reach the product's own limits first.
 const BODY_LIMIT: usize = 256 * 1024 * 1024;
-/// How many requests are remembered.
-const REQUESTS: usize = 1_000;
+/// Maximum number of requests kept.
+const MAX_RECORDED_REQUESTS: usize = 1_000;
 
 #[derive(Debug, Parser)]
 #[command(about = "A scripted language model, for tests")]
 struct Options {
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// The script to begin with.
+    /// The initial script.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// The only key that is right; without this every key is.
+    /// The only accepted key. Without this option, any key is accepted.
     #[arg(long)]
     key: Option<String>,
 }
 
-/// Which wire format a request is in.
+/// The API format of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Api {
     Anthropic,
     OpenAi,
 }
 
-/// What all requests share.
+/// State shared by all requests.
 #[derive(Default)]
 pub(crate) struct Front {
     key: Option<String>,
@@ -77,19 +77,19 @@ pub(crate) struct Front {
 pub(crate) struct Inner {
     script: Script,
     next: usize,
-    /// How many requests came before those that are remembered.
+    /// Number of older requests that were dropped from `requests`.
     forgotten: usize,
     requests: VecDeque<Record>,
-    /// What was thought under each signature, so that a replay can be checked.
+    /// The thinking text under each signature, to check a replay.
     pub(crate) signatures: HashMap<String, String>,
     ids: u64,
 }
 
-/// A request and what became of it.
+/// A request and its outcome.
 #[derive(Debug, Serialize)]
 struct Record {
     path: &'static str,
-    /// The other end of its connection.
+    /// The client's address.
     peer: SocketAddr,
     headers: HashMap<String, String>,
     body: Value,
@@ -119,7 +119,7 @@ impl Inner {
         headers: &HeaderMap,
         body: Value,
     ) -> usize {
-        if self.requests.len() == REQUESTS {
+        if self.requests.len() == MAX_RECORDED_REQUESTS {
             self.requests.pop_front();
             self.forgotten += 1;
         }
@@ -137,7 +137,7 @@ impl Inner {
         self.forgotten + self.requests.len() - 1
     }
 
-    /// The turn of this request, which is then over, or why it is not its turn.
+    /// Returns the turn for this request and advances the script, or an error if the request does not match.
     fn turn(&mut self, view: &View, headers: &HeaderMap, body: &Value) -> Result<Turn, Refusal> {
         let Some(turn) = self.script.turns.get(self.next).cloned() else {
             return Err(Refusal::invalid(format!(
@@ -159,7 +159,7 @@ impl Inner {
         Ok(turn)
     }
 
-    /// A number that no other call has.
+    /// Returns a unique number.
     pub(crate) fn id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
@@ -277,7 +277,7 @@ async fn failed(front: &Arc<Front>, number: usize, api: Api, fail: Fail) -> Resp
         std::future::pending::<()>().await;
     }
     if fail.hang_up {
-        // Ends the task of this connection, and with it the connection.
+        // Panics on purpose: this ends the connection's task, and with it the connection.
         std::panic::resume_unwind(Box::new("hangs up as the script says"));
     }
     let refusal = Refusal {
@@ -322,7 +322,7 @@ async fn requests(State(front): State<Arc<Front>>) -> Json<Value> {
 }
 
 impl Refusal {
-    /// In the form of the API.
+    /// Formats the error as the API does.
     fn answer(self, api: Api) -> Response {
         let body = match api {
             Api::Anthropic => json!({

@@ -1,4 +1,4 @@
-//! Chunks of chat completions.
+//! Chunks of the chat completions API.
 
 use serde_json::{Value, json};
 
@@ -15,12 +15,12 @@ fn data(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
-/// An error in mid-stream.
+/// An error in the middle of a stream.
 pub(crate) fn error(kind: &str, message: &str) -> String {
     data(&json!({ "error": { "type": kind, "message": message, "code": null } }))
 }
 
-/// All chunks of an answer. Blocks that this format has no word for are left out.
+/// All chunks of a response. Blocks that this format cannot express are left out.
 pub(crate) fn events(inner: &mut Inner, reply: &Reply) -> Vec<String> {
     let mut events = vec![chunk(&json!({ "role": "assistant", "content": "" }), None)];
     let mut calls = 0;

@@ -1,4 +1,4 @@
-//! Sending what a turn says, event by event, and noticing whether it is read to the end.
+//! Streams a turn's reply event by event, and records whether it was read to the end.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +19,7 @@ use crate::{
     script::{Reply, Then},
 };
 
-/// Says in the record of a request how its answer ended: `dropped`, unless it was read to its end.
+/// Records on drop how the response to a request ended: `dropped`, unless it was read to the end.
 pub(crate) struct Reading {
     front: Arc<Front>,
     number: usize,
@@ -47,14 +47,13 @@ impl Drop for Reading {
     }
 }
 
-/// What is sent next.
 enum Step {
     Text(String),
     Cut,
     Stall,
 }
 
-/// The stream of a reply.
+/// Streams a reply.
 pub(crate) fn answer(front: &Arc<Front>, number: usize, api: Api, reply: &Reply) -> Response {
     let mut events = match api {
         Api::Anthropic => anthropic::events(&mut front.lock(), reply),
@@ -88,7 +87,7 @@ pub(crate) fn answer(front: &Arc<Front>, number: usize, api: Api, reply: &Reply)
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         } else {
-            // So that each event is a write of its own.
+            // Makes each event a separate write.
             tokio::task::yield_now().await;
         }
         let item = match step {
@@ -105,7 +104,7 @@ pub(crate) fn answer(front: &Arc<Front>, number: usize, api: Api, reply: &Reply)
         .into_response()
 }
 
-/// Pieces of about this many bytes. Characters stay whole, because a step is a text.
+/// Splits a text into pieces of about `size` bytes. Characters stay whole, because a step is text.
 fn pieces(text: &str, size: usize) -> VecDeque<Step> {
     let (mut steps, mut rest) = (VecDeque::new(), text);
     while !rest.is_empty() {
@@ -117,19 +116,19 @@ fn pieces(text: &str, size: usize) -> VecDeque<Step> {
     steps
 }
 
-/// Puts the time in.
+/// Replaces the placeholder with the current time.
 fn stamped(text: String) -> String {
-    const MARK: &str = "{{now_ns}}";
-    if !text.contains(MARK) {
+    const TIME_PLACEHOLDER: &str = "{{now_ns}}";
+    if !text.contains(TIME_PLACEHOLDER) {
         return text;
     }
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    text.replace(MARK, &now.as_nanos().to_string())
+    text.replace(TIME_PLACEHOLDER, &now.as_nanos().to_string())
 }
 
-/// A text in this many pieces, as even as characters allow.
+/// Splits a text into `count` pieces, as evenly as character boundaries allow.
 pub(crate) fn split(text: &str, count: usize) -> Vec<&str> {
     let size = text.len().div_ceil(count.max(1)).max(1);
     let (mut pieces, mut rest) = (Vec::new(), text);

@@ -1,4 +1,4 @@
-//! What a script can say. Unknown fields are refused, so that a misspelt one does not pass a test.
+//! The script format. Unknown fields are rejected, so that a misspelt field cannot make a test pass.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use crate::check::View;
 
-/// Turns, one for each request.
+/// A script: one turn per request.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Script {
     pub(crate) turns: Vec<Turn>,
-    /// The last turn is played again and again.
+    /// Repeat the last turn indefinitely.
     pub(crate) repeat_last: bool,
-    /// Requests are not validated: what other people's agents send may be right and not understood here.
+    /// Requests are not validated. Third-party agents may send valid requests that this program does not understand.
     pub(crate) unchecked: bool,
 }
 
-/// What a request must hold and what it is answered: `reply`, or `fail`.
+/// The conditions on a request, and the response to it: `reply` or `fail`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Turn {
@@ -28,22 +28,22 @@ pub(crate) struct Turn {
     pub(crate) fail: Option<Fail>,
 }
 
-/// Conditions on a request; what is absent does not matter.
+/// Conditions on a request. Omitted conditions always hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Expect {
-    /// A part of the last message's text.
+    /// A substring of the last message's text.
     last_text: Option<String>,
-    /// The results of tools in the last message: as many, in this order.
+    /// The tool results in the last message: exactly these, in this order.
     tool_results: Option<Vec<ExpectResult>>,
     /// The names of all tools, in this order.
     tools: Option<Vec<String>>,
     tools_include: Vec<String>,
-    /// A part of the system prompt.
+    /// A substring of the system prompt.
     system: Option<String>,
-    /// Values of the body, by JSON pointer.
+    /// Values in the body, by JSON pointer.
     body: BTreeMap<String, Value>,
-    /// JSON pointers to what must not be there.
+    /// JSON pointers that must not exist in the body.
     absent: Vec<String>,
     headers: BTreeMap<String, String>,
 }
@@ -57,34 +57,34 @@ struct ExpectResult {
     is_error: Option<bool>,
 }
 
-/// What to stream.
+/// A streamed response.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Reply {
     pub(crate) blocks: Vec<Block>,
-    /// By default `tool_use` if there is a call, else `end_turn`; in Anthropic's words.
+    /// In Anthropic's terms. The default is `tool_use` if there is a call, else `end_turn`.
     pub(crate) stop_reason: Option<String>,
     pub(crate) usage: Usage,
-    /// Pings between all other events.
+    /// Send pings between all other events.
     pub(crate) pings: bool,
-    /// Events and deltas of kinds that do not exist, between all others.
+    /// Send events and deltas of unknown kinds between all others.
     pub(crate) noise: bool,
-    /// Before each event, in milliseconds.
+    /// The pause before each event, in milliseconds.
     pub(crate) pause_ms: u64,
-    /// Writes the stream in pieces of this many bytes, wherever that cuts it; 0: an event at a time.
+    /// Splits the stream into pieces of this many bytes, regardless of event boundaries. 0 sends one event at a time.
     pub(crate) bytes: usize,
-    /// Ends it before its time.
+    /// Ends the stream early.
     pub(crate) after: Option<After>,
 }
 
-/// How a stream ends before its time.
+/// How a stream ends early.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct After {
-    /// Once this many events were sent.
+    /// Number of events to send before.
     pub(crate) events: usize,
     pub(crate) then: Then,
-    /// With `error`.
+    /// Only for `error`.
     #[serde(default)]
     pub(crate) kind: String,
     #[serde(default)]
@@ -96,19 +96,19 @@ pub(crate) struct After {
 pub(crate) enum Then {
     /// The connection breaks.
     Cut,
-    /// The stream ends as if that were all.
+    /// The stream ends as if it were complete.
     Eof,
     /// Nothing more is sent.
     Stall,
-    /// An error of this kind is sent.
+    /// An error of the given kind is sent.
     Error,
 }
 
-/// One block: one of `text`, `thinking`, `redacted_thinking`, `tool_use` and `raw`, and what belongs to it.
+/// One content block: `text`, `thinking`, `redacted_thinking`, `tool_use` or `raw`, with the fields that belong to it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Block {
-    /// `{{now_ns}}` becomes the time of sending, in nanoseconds since 1970.
+    /// `{{now_ns}}` is replaced by the time of sending, in nanoseconds since 1970.
     pub(crate) text: Option<String>,
     pub(crate) citations: Vec<Value>,
     pub(crate) thinking: Option<String>,
@@ -116,17 +116,17 @@ pub(crate) struct Block {
     pub(crate) redacted_thinking: Option<String>,
     /// The tool's name.
     pub(crate) tool_use: Option<String>,
-    /// By default a new one.
+    /// Generated if omitted.
     pub(crate) id: Option<String>,
     pub(crate) input: Option<Value>,
-    /// The arguments' text, JSON or not.
+    /// The arguments as text; need not be valid JSON.
     pub(crate) input_raw: Option<String>,
-    /// The `content_block` of a block of any kind.
+    /// The raw `content_block`, of any kind.
     pub(crate) raw: Option<Value>,
     pub(crate) raw_deltas: Vec<Value>,
-    /// In how many pieces the text is sent; 0: one.
+    /// Number of pieces the text is sent in. 0 means one.
     pub(crate) deltas: usize,
-    /// It is begun but not ended.
+    /// Start the block but never end it.
     pub(crate) unfinished: bool,
 }
 
@@ -150,20 +150,20 @@ impl Default for Usage {
     }
 }
 
-/// How to fail instead.
+/// A failure instead of a response.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Fail {
     pub(crate) status: u16,
     pub(crate) kind: String,
     pub(crate) message: String,
-    /// `retry-after`, for instance.
+    /// For example `retry-after`.
     pub(crate) headers: BTreeMap<String, String>,
-    /// Instead of an error in the form of the API.
+    /// A raw body instead of an error in the API's format.
     pub(crate) body: Option<String>,
-    /// Never answers.
+    /// Never send a response.
     pub(crate) stall: bool,
-    /// Closes the connection without an answer.
+    /// Close the connection without a response.
     pub(crate) hang_up: bool,
 }
 
@@ -182,7 +182,7 @@ impl Default for Fail {
 }
 
 impl Expect {
-    /// Everything that is not as expected.
+    /// Returns every difference from the expected request.
     pub(crate) fn differs(&self, view: &View, headers: &HeaderMap, body: &Value) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut check = |is_right: bool, what: String| {
@@ -217,7 +217,7 @@ impl Expect {
                 let is_right = expected.id.as_ref().is_none_or(|id| *id == result.id)
                     && expected.equals.as_ref().is_none_or(|text| *text == result.text)
                     && expected.contains.as_ref().is_none_or(|part| result.text.contains(part))
-                    // OpenAI's format does not say whether a result is an error.
+                    // OpenAI's format does not say whether a tool result is an error.
                     && expected.is_error.is_none_or(|is| result.is_error.is_none_or(|has| has == is));
                 check(
                     is_right,

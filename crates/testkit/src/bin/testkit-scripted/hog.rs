@@ -1,4 +1,4 @@
-//! Tools that take more than their share: memory, processors, processes, disk; and that look outside.
+//! Tools that exhaust resources (memory, CPU, processes, disk) and tools that access files and the network.
 
 use std::{
     fs,
@@ -11,9 +11,9 @@ use std::{
 
 use tokio::time::Instant;
 
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes so many MiB, touches all of it, and keeps it.
+/// Allocates `mib` MiB, touches every page and never frees it.
 pub(crate) fn alloc(mib: u64) -> String {
     let mut kept = Vec::new();
     for _ in 0..mib {
@@ -28,7 +28,7 @@ pub(crate) fn alloc(mib: u64) -> String {
     format!("{taken} MiB")
 }
 
-/// Computes for so long.
+/// Keeps one CPU busy for `time`.
 pub(crate) fn burn(time: Duration) -> String {
     let until = Instant::now() + time;
     let mut rounds = 0_u64;
@@ -38,7 +38,8 @@ pub(crate) fn burn(time: Duration) -> String {
     rounds.to_string()
 }
 
-/// Starts processes until it may not, or there are so many; how many there are, and why no more.
+/// Starts processes until that fails or `most` are running. Returns how many were started, and the error if there was
+/// one.
 pub(crate) fn forks(most: u64) -> String {
     let mut started = 0;
     while started < most {
@@ -56,7 +57,7 @@ pub(crate) fn forks(most: u64) -> String {
     started.to_string()
 }
 
-/// Starts processes that become two, each of which becomes two, for so long, and whatever comes of them.
+/// Starts fork bombs for `time`, ignoring failures. Each process becomes two.
 pub(crate) fn bomb(time: Duration) -> String {
     let until = Instant::now() + time;
     let mut lit = 0;
@@ -72,7 +73,7 @@ pub(crate) fn bomb(time: Duration) -> String {
     lit.to_string()
 }
 
-/// Appends so many MiB to a file, as far as it can.
+/// Appends `mib` MiB to a file, stopping at the first error.
 pub(crate) fn fill(path: &str, mib: u64) -> std::io::Result<String> {
     let mut file = fs::File::options().create(true).append(true).open(path)?;
     let block = vec![7_u8; 1 << 20];
@@ -85,7 +86,8 @@ pub(crate) fn fill(path: &str, mib: u64) -> std::io::Result<String> {
     Ok(mib.to_string())
 }
 
-/// Writes to a file for so long, though the disk be full; or as soon as it is, all over again. How often it was full.
+/// Writes to a file for `time`, and continues when the disk is full. With `anew`, the file is truncated each time it is
+/// full. Returns how many writes failed.
 pub(crate) fn flood(path: &str, time: Duration, anew: bool) -> std::io::Result<String> {
     let until = Instant::now() + time;
     let mut file = fs::File::create(path)?;
@@ -112,14 +114,14 @@ pub(crate) fn write(path: &str, text: &str) -> std::io::Result<String> {
     Ok("written".to_owned())
 }
 
-/// In one piece: who is killed meanwhile has written all of it or nothing.
+/// Appends a line in a single write: a process that is killed has written all of it or nothing.
 pub(crate) fn append(path: &str, text: &str) -> std::io::Result<String> {
     let mut file = fs::File::options().create(true).append(true).open(path)?;
     file.write_all(format!("{text}\n").as_bytes())?;
     Ok(text.to_owned())
 }
 
-/// Writes down that SIGTERM came, and ends if it is to.
+/// Records that SIGTERM was received, and exits if `ends`.
 pub(crate) fn note(path: &Path, ends: bool) {
     let file = fs::File::options().create(true).append(true).open(path);
     let noted = file.and_then(|mut file| {
@@ -142,12 +144,12 @@ pub(crate) fn read(path: &str) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Sends a text to an address, and returns the beginning of what comes back.
+/// Sends a text to an address and returns the start of the response.
 pub(crate) fn connect(address: &str, text: &str) -> std::io::Result<String> {
     let none = || std::io::Error::other("no address");
     let address = address.to_socket_addrs()?.next().ok_or_else(none)?;
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
-    stream.set_read_timeout(Some(CONNECT))?;
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+    stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
     stream.write_all(text.as_bytes())?;
     let mut answer = vec![0; 4096];
     let count = stream.read(&mut answer)?;

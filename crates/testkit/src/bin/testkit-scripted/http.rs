@@ -1,7 +1,7 @@
 //! The same tools over streamable HTTP (`--http`) and HTTP+SSE (`--sse-http`).
 //!
-//! A call is answered with JSON if its first frame is a response, and with an event stream if it
-//! is something else. Absent: resumption, validation of headers and origins.
+//! A call is answered with JSON if its first frame is a response, and with an event stream otherwise. Deliberately
+//! absent: resumption, and validation of headers and origins.
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ use crate::{
 };
 
 const SESSION_HEADER: &str = "mcp-session-id";
-/// Generous: tests of a gateway's own limit must not be stopped here.
+/// Large, so that tests reach the gateway's own limit first.
 const BODY_LIMIT: usize = 256 * 1024 * 1024;
 
 struct Front {
@@ -43,13 +43,13 @@ struct Front {
     next: AtomicU64,
 }
 
-/// A session, and the calls that it has had.
+/// A session and the number of its calls.
 struct Counted {
     session: Arc<Session>,
     calls: AtomicU64,
 }
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 pub(crate) fn run(server: Arc<Server>) -> ExitCode {
     let front = Arc::new(Front {
         server: Arc::clone(&server),
@@ -86,7 +86,7 @@ async fn listen(server: &Server, router: Router) -> std::io::Result<()> {
     let address: SocketAddr = options
         .http
         .or(options.sse_http)
-        .expect("one of them is why we are here");
+        .expect("--http or --sse-http is set");
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on http://{}{path}", listener.local_addr()?);
     let listener = listener.tap_io(|stream| {
@@ -108,7 +108,7 @@ impl Front {
         (id, session)
     }
 
-    /// The session that a request names; the answer to give if there is none.
+    /// Returns the session that the request names, or the status to respond with.
     fn session(&self, headers: &HeaderMap, is_call: bool) -> Result<Arc<Session>, StatusCode> {
         let id = headers
             .get(SESSION_HEADER)
@@ -142,7 +142,7 @@ async fn mcp_post(State(front): State<Arc<Front>>, headers: HeaderMap, body: Byt
         opened = Some(id);
         session
     } else if method == "server/discover" {
-        // Servers of that time looked for their session first.
+        // Legacy servers check the session before the method.
         return StatusCode::BAD_REQUEST.into_response();
     } else {
         match front.session(&headers, method == "tools/call") {
@@ -167,7 +167,7 @@ async fn mcp_post(State(front): State<Arc<Front>>, headers: HeaderMap, body: Byt
 /// JSON if the first frame is a response, else a stream.
 async fn answer(mut frames: UnboundedReceiver<Bytes>, session: Arc<Session>) -> Response {
     let Some(first) = frames.recv().await else {
-        // The tool never answers: neither does the server.
+        // The tool never answers, so there is no response either.
         return std::future::pending().await;
     };
     let parsed = serde_json::from_slice::<Value>(&first);
@@ -205,7 +205,7 @@ async fn mcp_delete(State(front): State<Arc<Front>>, headers: HeaderMap) -> Resp
     }
 }
 
-/// Forgets an HTTP+SSE session when its stream ends.
+/// Removes an HTTP+SSE session when its stream ends.
 struct Forget(Arc<Front>, String);
 
 impl Drop for Forget {
@@ -242,7 +242,7 @@ async fn sse_message(
     (StatusCode::ACCEPTED, "Accepted").into_response()
 }
 
-/// An event stream of `first` and then every frame. It keeps `held` until it ends.
+/// An event stream of `first` and then every frame. It keeps `held` alive until it ends.
 fn events(
     first: Option<Bytes>,
     frames: UnboundedReceiver<Bytes>,
@@ -252,7 +252,7 @@ fn events(
         let event = match state.0.take() {
             Some(first) => first,
             None => match state.1.recv().await? {
-                // The tool that cuts the stream.
+                // An empty frame means: cut the stream (`drop_stream`).
                 frame if frame.is_empty() => return None,
                 frame => message(&frame),
             },

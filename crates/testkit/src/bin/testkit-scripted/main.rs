@@ -1,12 +1,11 @@
-//! An MCP server on bare lines that does what a test tells it, above all what no server should.
+//! An MCP server that follows a test's instructions and misbehaves on demand.
 //!
-//! It uses no SDK and hardly any parsing, so that it can send what an SDK would not, and returns
-//! what it was sent byte for byte. On stdio it starts no runtime and answers within a few
-//! milliseconds of its start. Every call runs in a thread of its own; what must not block
-//! (`echo`) is answered by the reader itself.
+//! It uses no SDK and parses very little, so that it can send what an SDK would not, and return its input byte for
+//! byte. On stdio it starts no async runtime and answers within a few milliseconds of its start. Every call runs in a
+//! separate thread, except calls that never block (`echo`), which the reader answers itself.
 //!
-//! Deliberately absent: validation of requests, and any feature of the protocol that no test of a
-//! gateway needs. For a well-behaved server see `testkit-conformance`.
+//! Deliberately absent: validation of requests, and all protocol features that no gateway test needs. For a
+//! well-behaved server see `testkit-conformance`.
 
 mod hog;
 mod http;
@@ -30,7 +29,7 @@ use crate::{
     wire::Out,
 };
 
-/// The generation of the protocol that the server speaks.
+/// The protocol generation that the server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Era {
     /// `initialize`, sessions; does not know `server/discover`.
@@ -43,90 +42,90 @@ fn unescaped(text: &str) -> Result<String, serde_json::Error> {
     serde_json::from_str(&format!("\"{text}\""))
 }
 
-/// The server's script.
+/// Command-line options: how the server behaves.
 #[derive(Clone, Debug, Parser)]
 #[command(about = "An MCP server that misbehaves on demand, for tests")]
 pub(crate) struct Options {
-    /// The name that the server gives itself.
+    /// The server's name.
     #[arg(long, env = "TESTKIT_NAME", default_value = "scripted")]
     pub(crate) name: String,
-    /// The generation of the protocol to speak.
+    /// The protocol generation to speak.
     #[arg(long, env = "TESTKIT_ERA", value_enum, default_value_t = Era::Legacy)]
     pub(crate) era: Era,
-    /// The newest legacy revision to agree to.
+    /// The newest legacy revision to accept.
     #[arg(long, default_value = "2025-11-25")]
     pub(crate) protocol_version: String,
-    /// Only sleeps: what `forks` starts.
+    /// Only sleep. Used for the processes that `forks` starts.
     #[arg(long)]
     sleep: bool,
-    /// Lists this many tools `tool_0`, `tool_1`, … that behave as `echo` does.
+    /// List this many tools `tool_0`, `tool_1`, … that behave like `echo`.
     #[arg(long, env = "TESTKIT_TOOLS", default_value_t = 0)]
     pub(crate) tools: usize,
-    /// What the description of each of them begins with.
+    /// The beginning of each of their descriptions.
     #[arg(
         long,
         env = "TESTKIT_DESCRIPTION",
         default_value = "Returns its arguments"
     )]
     pub(crate) description: String,
-    /// Also lists a tool of this name, spelt as within a JSON string; may be given several times.
+    /// Also list a tool of this name, escaped as in a JSON string. Can be repeated.
     #[arg(long, value_parser = unescaped)]
     pub(crate) also: Vec<String>,
-    /// What it tells clients of itself.
+    /// The `instructions` that the server sends to clients.
     #[arg(long)]
     pub(crate) instructions: Option<String>,
-    /// Does not list the tools that misbehave; they can still be called.
+    /// Do not list the misbehaving tools. They can still be called.
     #[arg(long)]
     pub(crate) no_builtin: bool,
-    /// Lists this many prompts; with 0 the server has no prompts at all.
+    /// List this many prompts. With 0, the server does not declare prompts.
     #[arg(long, default_value_t = 0)]
     pub(crate) prompts: usize,
-    /// Lists this many resources; with 0 the server has no resources at all.
+    /// List this many resources. With 0, the server does not declare resources.
     #[arg(long, default_value_t = 0)]
     pub(crate) resources: usize,
-    /// Splits the lists into pages of this many items.
+    /// Split the lists into pages of this many items.
     #[arg(long, env = "TESTKIT_PAGE_SIZE")]
     pub(crate) page_size: Option<usize>,
-    /// Sleeps this long before it reads anything.
+    /// Sleep this long before reading any input.
     #[arg(long, env = "TESTKIT_START_DELAY_MS", default_value_t = 0)]
     pub(crate) start_delay_ms: u64,
-    /// Sleeps this long before it answers a list.
+    /// Sleep this long before answering a list request.
     #[arg(long, default_value_t = 0)]
     pub(crate) list_delay_ms: u64,
-    /// Exits with 4 when asked `server/discover`.
+    /// Exit with code 4 on `server/discover`.
     #[arg(long)]
     pub(crate) exit_on_discover: bool,
-    /// Never answers `server/discover`.
+    /// Never answer `server/discover`.
     #[arg(long)]
     pub(crate) no_answer_discover: bool,
-    /// Never answers `initialize`.
+    /// Never answer `initialize`.
     #[arg(long)]
     pub(crate) no_answer_initialize: bool,
-    /// Exits with 5 at once.
+    /// Exit with code 5 at once.
     #[arg(long)]
     pub(crate) exit_at_start: bool,
-    /// Writes this to stderr at the start.
+    /// Write this text to stderr at startup.
     #[arg(long)]
     pub(crate) stderr_at_start: Option<String>,
-    /// Writes this line to stdout at the start, where only frames belong.
+    /// Write this line to stdout at startup, where only frames are allowed.
     #[arg(long)]
     pub(crate) banner: Option<String>,
-    /// Ignores SIGTERM from the start.
+    /// Ignore SIGTERM from the start.
     #[arg(long)]
     pub(crate) ignore_sigterm: bool,
-    /// Appends a line to this file when it gets SIGTERM, and ends then, unless it ignores that.
+    /// Append a line to this file on SIGTERM, then exit unless --ignore-sigterm is set.
     #[arg(long, value_name = "FILE")]
     pub(crate) note_sigterm: Option<PathBuf>,
-    /// Stays when its stdin is closed.
+    /// Keep running after stdin is closed.
     #[arg(long)]
     pub(crate) ignore_eof: bool,
-    /// Serves streamable HTTP at /mcp on this address instead of stdio.
+    /// Serve streamable HTTP at /mcp on this address instead of stdio.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<SocketAddr>,
-    /// Serves HTTP+SSE at /sse on this address instead of stdio.
+    /// Serve HTTP+SSE at /sse on this address instead of stdio.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "http")]
     pub(crate) sse_http: Option<SocketAddr>,
-    /// Answers methods as this JSON file says: `methods` from a method, or a method and a URI, or a method and `*`, to
+    /// Answer methods as defined in this JSON file. `methods` maps a method, a method and a URI, or a method and `*` to
     /// a result or `{"error": …}`; `capabilities` are declared as well.
     #[arg(long, value_name = "FILE")]
     pub(crate) answers: Option<PathBuf>,
@@ -166,7 +165,7 @@ fn main() -> ExitCode {
     let session = Arc::new(Session::default());
     let mut input = BufReader::with_capacity(64 * 1024, std::io::stdin());
     let mut line = Vec::new();
-    // A line is as long as it is: this server trusts the gateway that it helps to test.
+    // No limit on the line length: this server trusts the gateway under test.
     while matches!(input.read_until(b'\n', &mut line), Ok(1..)) {
         server.receive(&line, &out, &session);
         line.clear();

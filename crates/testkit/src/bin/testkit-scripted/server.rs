@@ -1,4 +1,4 @@
-//! The state of the server, and everything but the tools.
+//! The server's state, and all methods except tool calls.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,47 +17,46 @@ use crate::{
     wire::{Frame, Out, Params, quote},
 };
 
-/// The state of the process.
 pub(crate) struct Server {
     pub(crate) options: Options,
-    /// How many tools `tool_N` are listed, and how each is described.
+    /// The number of listed tools `tool_N`, and the start of their descriptions.
     pub(crate) listed: Mutex<(usize, String)>,
-    /// Server requests that wait for the client's answer.
+    /// Requests to the client that wait for a response.
     pub(crate) waiting: Mutex<HashMap<String, mpsc::Sender<String>>>,
     pub(crate) next_request: AtomicU64,
-    /// Server requests that no call waits for: where their answers come, and those that came.
+    /// Requests to the client that no call waits for: the receiver of each response, and the responses so far.
     pub(crate) asked_beside: Mutex<Vec<(mpsc::Receiver<String>, Value)>>,
-    /// Open `subscriptions/listen` requests and where their notifications go. Of the process,
-    /// because a modern HTTP request has no session.
+    /// Open `subscriptions/listen` requests and where their notifications go. Per process, because a modern HTTP
+    /// request has no session.
     pub(crate) listening: Mutex<Vec<(String, Out)>>,
-    /// Calls of `hold`: now, at most ever, in all.
+    /// Calls of `hold`: current, maximum and total.
     pub(crate) held: Gauge,
-    /// Calls of `slow`, counted likewise.
+    /// Calls of `slow`: current, maximum and total.
     pub(crate) slow: Gauge,
-    /// All calls, counted likewise.
+    /// All calls: current, maximum and total.
     pub(crate) calls: Gauge,
     pub(crate) cancelled: AtomicU64,
-    /// Whether `sign_in` has told its client what to open.
+    /// Set once `sign_in` has sent its URL to the client.
     pub(crate) signed_in: Mutex<bool>,
-    /// What `--answers` says.
+    /// The content of the `--answers` file.
     answers: Value,
     /// The capabilities that the client last declared.
     pub(crate) client: Mutex<String>,
 }
 
-/// State of one conversation.
+/// State of one session.
 #[derive(Default)]
 pub(crate) struct Session {
     /// The ids of cancelled requests, as they were written.
     pub(crate) cancelled: Mutex<BTreeSet<String>>,
     pub(crate) cancel: Condvar,
-    /// The headers of the request that is being handled, over HTTP.
+    /// Over HTTP: the headers of the request that is being handled.
     pub(crate) headers: Mutex<Value>,
-    /// The notification stream, over HTTP+SSE and GET.
+    /// The notification stream of HTTP+SSE and GET.
     pub(crate) stream: Mutex<Option<Out>>,
 }
 
-/// A number that goes up and down, and how far up it ever was.
+/// A counter with its maximum and total.
 #[derive(Default)]
 pub(crate) struct Gauge {
     now: AtomicUsize,
@@ -65,7 +64,7 @@ pub(crate) struct Gauge {
     total: AtomicUsize,
 }
 
-/// Counts one down when dropped.
+/// Decrements the gauge when dropped.
 pub(crate) struct Held<'a>(&'a Gauge);
 
 impl Gauge {
@@ -91,7 +90,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Locks, whatever became of another holder.
+/// Locks, ignoring poisoning.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -119,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Takes one frame. What may block goes on in a thread of its own.
+    /// Handles one frame. Anything that may block runs in a separate thread.
     pub(crate) fn receive(self: &Arc<Self>, line: &[u8], out: &Out, session: &Arc<Session>) {
         let Ok(text) = std::str::from_utf8(line) else {
             return;
@@ -255,12 +254,12 @@ impl Server {
         found.is_some()
     }
 
-    /// Answers with a result of these members, marked as complete where the era wants it.
+    /// Sends a result with these members, marked as complete in the modern era.
     pub(crate) fn complete(&self, id: &str, members: &str, out: &Out) {
         out.result(id, &self.completed(members));
     }
 
-    /// A result of these members.
+    /// Formats a result with these members.
     pub(crate) fn completed(&self, members: &str) -> String {
         match self.options.era {
             Era::Legacy => format!("{{{members}}}"),
@@ -353,7 +352,7 @@ impl Server {
         listed
     }
 
-    /// Answers with one page. A cursor is the index of the first item of its page.
+    /// Responds with one page. A cursor is the index of the first item of its page.
     fn list(&self, id: &str, member: &str, items: Vec<Value>, params: &Params<'_>, out: &Out) {
         std::thread::sleep(Duration::from_millis(self.options.list_delay_ms));
         let start = match params.cursor.as_deref().map(str::parse) {
@@ -374,7 +373,7 @@ impl Server {
         self.complete(id, &format!(r#"{cache}"{member}":{page}{next}"#), out);
     }
 
-    /// Hands a response of the client to the call that waits for it.
+    /// Passes a response from the client to the call that waits for it.
     fn answered(&self, id: Option<&str>, frame: &str) {
         let waiting = id.and_then(|id| lock(&self.waiting).remove(id));
         if let Some(waiting) = waiting {

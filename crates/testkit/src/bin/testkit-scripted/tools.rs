@@ -15,12 +15,12 @@ use crate::{
     wire::{Out, Params, quote},
 };
 
-/// How long `server_request` waits for the client.
+/// Time limit for the client's response to `server_request`.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
-/// How often a sleeping call looks whether its client has gone.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval at which a sleeping call checks whether its client has disconnected.
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Name, description, and arguments with their JSON types. An argument is always optional.
+/// Name, description, and arguments with their JSON types. All arguments are optional.
 type Tool = (
     &'static str,
     &'static str,
@@ -226,7 +226,7 @@ const TOOLS: &[Tool] = &[
     ),
 ];
 
-/// The tools as they are listed.
+/// The tool definitions for `tools/list`.
 pub(crate) fn definitions() -> Vec<Value> {
     TOOLS
         .iter()
@@ -244,12 +244,11 @@ pub(crate) fn definitions() -> Vec<Value> {
         .collect()
 }
 
-/// Whether the tool answers at once, so that no thread is needed.
+/// Returns whether the tool never blocks, so that it needs no thread.
 pub(crate) fn is_immediate(name: &str) -> bool {
     name == "echo" || name == "freeze" || name.starts_with("tool_")
 }
 
-/// Calls a tool.
 pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, session: &Session) {
     let raw = params.arguments.map_or("{}", |arguments| arguments.get());
     let name = params.name.as_deref().unwrap_or_default();
@@ -258,7 +257,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         _ => serde_json::from_str(raw).unwrap_or_default(),
     };
     if name == "freeze" {
-        // In the reader: nothing is read meanwhile.
+        // Runs in the reader, so nothing is read during the sleep.
         std::thread::sleep(Duration::from_millis(arguments["ms"].as_u64().unwrap_or(0)));
     }
     if is_immediate(name) || server.options.also.iter().any(|also| also == name) {
@@ -302,7 +301,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "hold" => {
             let held = server.held.enter();
             std::thread::sleep(Duration::from_millis(number("ms", 0)));
-            // Before the answer: the next call may be here before this thread goes on.
+            // Released before the response: the client's next call may arrive before this thread runs again.
             drop(held);
             say("held");
         }
@@ -513,7 +512,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             out.line(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).as_bytes());
         }
         "drop_stream" => {
-            // An empty frame ends a stream, whatever other calls still hold it.
+            // An empty frame ends the stream, even if other calls still hold it.
             if let Some(stream) = lock(&session.stream).take() {
                 stream.line(b"");
             }
@@ -522,7 +521,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
     }
 }
 
-/// The members of a result whose text and structured content both are `raw`.
+/// The members of a result in which both the text and the structured content are `raw`.
 fn both(raw: &str) -> String {
     let text = text_member(raw);
     format!(r#"{text},"structuredContent":{raw}"#)
@@ -538,7 +537,7 @@ fn fail(server: &Server, id: &str, text: &str, out: &Out) {
     server.complete(id, &format!(r#"{text},"isError":true"#), out);
 }
 
-/// Sleeps; says whether the request was cancelled, or its client has gone, before the end.
+/// Sleeps. Returns whether the request was cancelled or its client disconnected before the end.
 fn sleep_until_cancelled(id: &str, mut left: Duration, out: &Out, session: &Session) -> bool {
     let mut cancelled = lock(&session.cancelled);
     loop {
@@ -548,20 +547,20 @@ fn sleep_until_cancelled(id: &str, mut left: Duration, out: &Out, session: &Sess
         if left.is_zero() {
             return false;
         }
-        let pause = left.min(LOOK);
+        let pause = left.min(CANCEL_POLL_INTERVAL);
         let (guard, woken) = session
             .cancel
             .wait_timeout(cancelled, pause)
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         cancelled = guard;
-        // Woken early for somebody else's cancellation, the sleep is a little longer than asked.
+        // When another call's cancellation wakes this one early, it sleeps a little longer than requested.
         if woken.timed_out() {
             left -= pause;
         }
     }
 }
 
-/// Another request's id, as JSON.
+/// Returns the id of a different request, as JSON.
 fn forged(id: &str, kind: &str) -> String {
     let number: Option<i128> = id.parse().ok();
     match (kind, number) {
@@ -638,10 +637,10 @@ fn write_stderr(bytes: usize, newlines: bool) {
     }
 }
 
-/// Starts a process that outlives its parent unless somebody cares, and returns its id.
+/// Starts a process that outlives its parent unless something kills it. Returns its process id.
 fn fork(setsid: bool, hold_stdout: bool) -> std::io::Result<u32> {
     let mut command = if setsid {
-        // The program of util-linux replaces itself, so the id stays.
+        // `setsid` (util-linux) replaces itself with the command, so the process id stays the same.
         let mut command = Command::new("setsid");
         command.arg("sleep");
         command
@@ -661,17 +660,17 @@ fn fork(setsid: bool, hold_stdout: bool) -> std::io::Result<u32> {
     Ok(child.id())
 }
 
-/// Takes SIGTERM and does nothing about it.
+/// Catches SIGTERM and ignores it.
 pub(crate) fn ignore_sigterm() {
     on_sigterm(|| {});
 }
 
-/// Does this, and nothing else, whenever SIGTERM comes.
+/// Runs `told` on every SIGTERM, instead of the default action.
 pub(crate) fn on_sigterm(told: impl Fn() + Send + 'static) {
     use tokio::signal::unix::{SignalKind, signal};
     let (ready, installed) = mpsc::channel();
     std::thread::spawn(move || {
-        // The only use of a runtime on stdio, made only when asked for.
+        // The only use of an async runtime on stdio, created on demand.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -700,7 +699,7 @@ fn server_request(
     answer
 }
 
-/// Asks the client something: the request's id, and where its answer comes.
+/// Sends a request to the client. Returns the request's id and the receiver of its response.
 fn ask(
     server: &Server,
     method: &str,
@@ -708,7 +707,7 @@ fn ask(
     out: &Out,
     session: &Session,
 ) -> (u64, mpsc::Receiver<String>) {
-    // Numbers high up, so that they do not look like the client's own.
+    // Large numbers, so that they cannot be confused with the client's ids.
     let id = 1_000_000 + server.next_request.fetch_add(1, Ordering::SeqCst);
     let (sender, receiver) = mpsc::channel();
     lock(&server.waiting).insert(id.to_string(), sender);
@@ -724,7 +723,7 @@ fn ask(
     (id, receiver)
 }
 
-/// Sends a notification to every open subscription, or else beside the call's answer.
+/// Sends a notification to every open subscription, or on the call's own stream without one.
 fn notify(server: &Server, method: &str, params: Value, out: &Out, session: &Session) {
     let mut message = json!({ "jsonrpc": "2.0", "method": method });
     if !params.is_null() {

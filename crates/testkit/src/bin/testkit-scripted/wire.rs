@@ -1,4 +1,4 @@
-//! Frames as text: what comes in is looked at, never re-written; what goes out is spliced.
+//! Frames as text: input is inspected but never rewritten, output is spliced from text.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// What a frame says on its outside. An `id` of null counts as none.
+/// The envelope of a frame. An `id` of null counts as missing.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Frame<'a> {
     #[serde(borrow)]
@@ -24,7 +24,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) params: Option<&'a RawValue>,
 }
 
-/// The params that this server looks at.
+/// The params that this server uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Params<'a> {
@@ -52,7 +52,7 @@ pub(crate) struct Params<'a> {
     pub(crate) meta: Option<Meta<'a>>,
 }
 
-/// The metadata that this server looks at.
+/// The metadata that this server uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Meta<'a> {
@@ -62,18 +62,18 @@ pub(crate) struct Meta<'a> {
     pub(crate) capabilities: Option<&'a RawValue>,
 }
 
-/// Where the bytes of an answer go.
+/// The destination of a response.
 #[derive(Clone)]
 pub(crate) enum Out {
-    /// The process's stdout, one write for each line.
+    /// The process's stdout, one write per line.
     Stdout(Arc<Mutex<File>>),
-    /// The HTTP response, one item for each line, without the newline.
+    /// The HTTP response, one item per line, without the newline.
     Channel(UnboundedSender<Bytes>),
 }
 
 impl Out {
     pub(crate) fn stdout() -> Self {
-        // Unbuffered and not `std::io::Stdout`, which would search each line for newlines.
+        // Unbuffered, and not `std::io::Stdout`, which would search each line for newlines.
         let fd = std::io::stdout()
             .as_fd()
             .try_clone_to_owned()
@@ -91,7 +91,7 @@ impl Out {
                 self.raw(&bytes);
             }
             Self::Channel(sender) => {
-                // A client that has hung up hears no more.
+                // The client may have disconnected.
                 let _ = sender.send(Bytes::copy_from_slice(line));
             }
         }
@@ -102,7 +102,7 @@ impl Out {
         match self {
             Self::Stdout(file) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                // A closed stdout means that the client has gone; stdin tells the same.
+                // A closed stdout means that the client has gone; the reader notices that on stdin.
                 let _ = file.write_all(bytes);
             }
             Self::Channel(sender) => {
@@ -111,7 +111,7 @@ impl Out {
         }
     }
 
-    /// Writes bytes and lets nobody write after them, ever.
+    /// Writes bytes and then blocks all later writes.
     pub(crate) fn raw_and_stop(&self, bytes: &[u8]) -> ! {
         if let Self::Stdout(file) = self {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl Out {
         }
     }
 
-    /// Whether nobody listens any more. Unknown, hence `false`, for stdout.
+    /// Returns whether the receiver is closed. Always `false` for stdout, where that is unknown.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Stdout(_) => false,
@@ -151,7 +151,7 @@ impl Out {
     }
 }
 
-/// `text` as a JSON string.
+/// Returns `text` as a JSON string.
 pub(crate) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

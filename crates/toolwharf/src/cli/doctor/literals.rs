@@ -1,4 +1,4 @@
-//! Secrets that stand as plain text in the files of servers.
+//! Secrets in plain text in server files.
 //!
 //! Invariant: a finding names the field and never shows the value.
 
@@ -11,7 +11,7 @@ use crate::{
     registry,
 };
 
-/// A warning for each secret that is written into an entry itself.
+/// Returns a warning for each secret that an entry contains.
 pub(super) fn literals(sources: &Sources, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     for spec in &config.servers {
@@ -26,13 +26,13 @@ pub(super) fn literals(sources: &Sources, config: &Config) -> Vec<Finding> {
             findings.push(Finding {
                 level: Level::Warning,
                 what: format!(
-                    "`{field}` of server `{name}` holds a secret as plain text ({})",
+                    "`{field}` of server `{name}` contains a secret in plain text ({})",
                     file.display()
                 ),
                 help: Some(format!(
-                    "write `${{{variable}}}` in its place, and set {variable} in the environment of `toolwharf serve`; or \
-                     keep it sealed in the secret store of a project: `toolwharf secret set {variable} --project PROJECT`, \
-                     then declare the server there with `${{{variable}}}` (`toolwharf add {name} --project PROJECT …`) and \
+                    "replace it with `${{{variable}}}` and set {variable} in the environment of `toolwharf serve`; or \
+                     store it in the secret store of a project: `toolwharf secret set {variable} --project PROJECT`, \
+                     then add the server there with `${{{variable}}}` (`toolwharf add {name} --project PROJECT …`) and \
                      remove this one (`toolwharf rm {name}`)"
                 )),
             });
@@ -41,7 +41,8 @@ pub(super) fn literals(sources: &Sources, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// A variable for a secret: its own name if it is one already, else one made of the server's name and its own.
+/// Returns a variable for a secret: its name if it is a valid variable, otherwise one made from the server's name and
+/// the field.
 fn variable(server: &ServerName, found: &Found) -> String {
     let name = found.name.as_deref().unwrap_or("secret");
     let is_one = is_variable(name) && !name.bytes().any(|byte| byte.is_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! What servers that are not confined would lose in a sandbox, and what gives it back.
+//! Effects of a sandbox on servers that have none, and the settings that restore what they need.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
@@ -10,15 +10,15 @@ use runtime::{
 
 use super::{Finding, Level};
 
-/// Paths of one server that are named.
+/// Maximum number of paths shown for a server.
 const MAX_PATHS: usize = 3;
-/// A sandbox has these, or has its own.
-const SYSTEM: [&str; 10] = [
+/// Every sandbox has these paths, or its own version of them.
+const SYSTEM_PATHS: [&str; 10] = [
     "/bin", "/dev", "/etc", "/lib", "/nix", "/proc", "/run", "/sbin", "/tmp", "/usr",
 ];
-const CONTAINERS: [&str; 3] = ["docker", "nerdctl", "podman"];
+const CONTAINER_COMMANDS: [&str; 3] = ["docker", "nerdctl", "podman"];
 
-/// `None`: it is confined, switched off, or not launched here.
+/// Returns what a server would lose in a sandbox. `None` if it has a sandbox, is disabled, or is not launched here.
 pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
     let launch = spec.launch().filter(|launch| launch.sandbox().is_none())?;
     let Program::Command { program, args } = &launch.program else {
@@ -32,9 +32,9 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
         "your home directory (`volumes`, `mounts`)".to_owned(),
     ];
     let command = Path::new(program).file_name().unwrap_or_default();
-    if CONTAINERS.iter().any(|name| command == *name) {
+    if CONTAINER_COMMANDS.iter().any(|name| command == *name) {
         lost.push(format!(
-            "{}'s daemon (`image` is a container with a sandbox of its own)",
+            "{}'s daemon (`image` runs a container in its own sandbox)",
             command.display()
         ));
     }
@@ -47,7 +47,7 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
             _ => false,
         };
     }
-    // What a variable says may be a secret.
+    // The value of a variable may be a secret.
     for (name, value) in &launch.env {
         if value.split(':').any(is_file) {
             paths.insert(format!("the files of the variable `{name}` (`mounts`)"));
@@ -62,12 +62,11 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
         lost.push(format!("{more} more (`mounts`)"));
     }
     let what = format!(
-        "server `{}` is not confined; in a sandbox it would lose {}",
+        "server `{}` has no sandbox; in one, it would lose {}",
         spec.name,
         lost.join(", ")
     );
-    let help =
-        "`\"sandbox\": true` confines it, and the keys in parentheses give it back what it needs";
+    let help = "`\"sandbox\": true` adds a sandbox, and the keys in parentheses restore what the server needs";
     Some(Finding {
         level: Level::Ok,
         what,
@@ -75,8 +74,8 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
     })
 }
 
-/// What a server in a sandbox will see, or what it will not see of the files that its entry names; `None`: it is not in a sandbox, or
-/// started from a package.
+/// Returns what a server in a sandbox can see, or which files of its entry it cannot see. `None` if it has no sandbox
+/// or is started from a package.
 pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
     let launch = spec.launch().filter(|_| spec.enabled)?;
     let (what, help) = match preview(launch, own) {
@@ -96,7 +95,7 @@ pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
             }
             not_shown(&format!("`{}`", spec.name), &missing)
         }
-        // The program itself is missing: that is found elsewhere.
+        // Another check reports a missing program.
         Err(runtime::Error::Refused {
             field: "command",
             why,
@@ -104,10 +103,7 @@ pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
             return None;
         }
         Err(error) => (
-            format!(
-                "server `{}` cannot be put into its sandbox: {error}",
-                spec.name
-            ),
+            format!("server `{}` cannot run in its sandbox: {error}", spec.name),
             "change its entry as the message says".to_owned(),
         ),
     };
@@ -118,13 +114,13 @@ pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
     })
 }
 
-/// The files that a sandbox shows, without those that every sandbox has.
+/// Returns the files that a sandbox makes visible, except those that every sandbox has.
 fn seen(files: &VisibleFiles) -> String {
     let is_usual = |one: &&Visible| {
         let path = one.host.as_ref().unwrap_or(&one.path);
-        // Scratch is the sandbox's own; the host's is somebody's file.
+        // The sandbox has its own scratch directories. Paths in those of the host are files of a user.
         let is_scratch = path.starts_with("/tmp") || path.starts_with("/run");
-        let is_system = SYSTEM.iter().any(|system| path.starts_with(system));
+        let is_system = SYSTEM_PATHS.iter().any(|system| path.starts_with(system));
         is_system && !(is_scratch && one.host.is_some())
     };
     let of = |access: Access| {
@@ -155,7 +151,7 @@ fn seen(files: &VisibleFiles) -> String {
     }
 }
 
-/// That a sandbox does not show paths, and what to do.
+/// Returns the message for paths that a sandbox does not make visible, and the help.
 pub(super) fn not_shown(server: &str, paths: &[String]) -> (String, String) {
     let shown: Vec<_> = paths
         .iter()
@@ -171,11 +167,11 @@ pub(super) fn not_shown(server: &str, paths: &[String]) -> (String, String) {
         shown.join(", ")
     );
     let help = "if it needs them, add `\"sandbox\": {\"show\": [\"PATH\"]}` (read-only) or `mounts`; \
-                `toolwharf get NAME` lists what it sees";
+                `toolwharf get NAME` lists the visible files";
     (what, help.to_owned())
 }
 
-/// Ports of a sandbox that the entry places on this host, where browsers send them the console's cookies.
+/// Returns warnings for ports that the entry publishes on this host, where browsers send them the console's cookies.
 pub(super) fn given_ports(spec: &ServerSpec) -> Vec<Finding> {
     let sandbox = spec.launch().and_then(Launch::sandbox);
     let sandbox = sandbox.filter(|sandbox| spec.enabled && sandbox.network != Network::Open);
@@ -202,10 +198,10 @@ fn package(launch: &Launch) -> Option<String> {
     }
 }
 
-/// Whether it is a file or a folder of this host that only a mount brings into a sandbox.
+/// Returns whether this is a path on the host that is visible in a sandbox only through a mount.
 fn is_file(text: &str) -> bool {
     let path = Path::new(text);
-    let is_system = || SYSTEM.iter().any(|system| path.starts_with(system));
+    let is_system = || SYSTEM_PATHS.iter().any(|system| path.starts_with(system));
     path.is_absolute() && path.parent().is_some() && !is_system() && path.exists()
 }
 
@@ -230,9 +226,9 @@ mod tests {
 
     #[test]
     fn what_a_server_would_lose_is_named_with_what_gives_it_back() {
-        // Every machine has it, and no sandbox.
+        // This path exists on every machine, but in no sandbox.
         let here = "/var";
-        let plain = "server `one` is not confined; in a sandbox it would lose the network (`network`), your home directory \
+        let plain = "server `one` has no sandbox; in one, it would lose the network (`network`), your home directory \
                      (`volumes`, `mounts`)";
         let check = |line: &str, more: &str| {
             assert_eq!(said(line, |_| ()).unwrap(), format!("{plain}{more}"));
@@ -248,7 +244,7 @@ mod tests {
         );
         check(
             "docker run x",
-            ", docker's daemon (`image` is a container with a sandbox of its own)",
+            ", docker's daemon (`image` runs a container in its own sandbox)",
         );
         check(
             "npx x",
@@ -258,7 +254,7 @@ mod tests {
         assert_eq!(pinned.unwrap(), plain);
         let text = said("npx -c x", |_| ()).unwrap();
         assert!(
-            text.contains("the way it starts: `-c` is no option of `npx`"),
+            text.contains("the way it starts: `-c` is not an option of `npx`"),
             "{text}"
         );
         let text = said("server", |launch| {
@@ -276,7 +272,7 @@ mod tests {
 
     #[test]
     fn u12_what_a_sandbox_will_not_show_is_named_beforehand() {
-        // A sandbox has a /tmp of its own.
+        // A sandbox has its own /tmp.
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let folder = directory.path().canonicalize().unwrap().join("a/b");
         std::fs::create_dir_all(&folder).unwrap();

@@ -1,5 +1,5 @@
-// Between the console and an App (MCP Apps, 2026-01-26, "Sandbox proxy"). The App is in a frame without an origin of its own, and has
-// the policy of this page. Its messages are handed on as plain JSON; too many or too large ones end it.
+// Relays messages between the console and an App (MCP Apps, 2026-01-26, "Sandbox proxy"). The App is in a frame with an opaque origin
+// and has the policy of this page. Its messages are forwarded as plain JSON. Too many or too large messages close it.
 "use strict";
 const MAX_CHARS = 1 << 20;
 const MAX_BURST = 200;
@@ -25,7 +25,7 @@ function draw(html) {
   document.body.append(frame);
 }
 
-/** What an App sent, as JSON; nothing for what is none, or what only a proxy may say. */
+/** Forwards a message of the App as JSON. Drops anything else, and messages that only a proxy may send. */
 function read(data) {
   const text = JSON.stringify(data);
   if (text?.length > MAX_CHARS) return close("It sent a message of more than a million characters.");
@@ -45,7 +45,7 @@ addEventListener("message", ({ source, origin, data }) => {
     try {
       read(data);
     } catch {
-      // Not JSON: it is for nobody.
+      // Not JSON: dropped.
     }
   }
 });

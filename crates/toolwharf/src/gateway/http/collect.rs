@@ -1,4 +1,4 @@
-//! Bodies of requests.
+//! Reading request bodies.
 
 use axum::BoxError;
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Legacy requests: sessions, how they are opened and named, and what is sent in them.
+//! Legacy requests: opening and finding sessions, and the messages sent in them.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ use crate::{
     },
 };
 
-/// Bytes that may wait for one session's reader; how many messages is a setting.
+/// Maximum bytes queued for one session's reader. The maximum number of messages is a setting.
 const SESSION_BYTES: usize = 32 << 20;
 
 impl Front {
-    /// The session that the headers name; `None` if they name none.
+    /// Finds the session that the headers name; `None` if they name none.
     pub(super) async fn named_session(
         &self,
         headers: &HeaderMap,
@@ -47,9 +47,9 @@ impl Front {
             None => Box::pin(self.take_up(id, principal)).await?,
             known => known,
         };
-        // A client that names no scope means the session's.
+        // A client that names no scope means the scope of its session.
         let session = session.filter(|(_, own)| scope == own || *scope == Scope::default());
-        // 2025-11-25 basic/transports "Session Management": the client starts anew on 404.
+        // 2025-11-25 basic/transports "Session Management": on 404 the client opens a new session.
         session.map(Some).ok_or_else(|| {
             refusal(
                 StatusCode::NOT_FOUND,
@@ -58,22 +58,22 @@ impl Front {
         })
     }
 
-    /// Goes on with a session that is not known here, if its id says that it is this principal's.
+    /// Resumes a session that is not known here, if its id was issued to this principal.
     ///
-    /// What happened meanwhile is unknown, so the client is told that each list changed.
+    /// Changes in the meantime are unknown, so the client gets a "changed" notification for each list.
     async fn take_up(
         &self,
         id: &str,
         principal: &Arc<Principal>,
     ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
         if self.sessions.knows(id) {
-            // It has ended, or another request has taken it up just now.
+            // It has ended, or another request has just resumed it.
             return Ok(self.sessions.find_any(id, &principal.id));
         }
         let Some((scope, face)) = self.seal.open(&principal.id, id) else {
             return Ok(None);
         };
-        // What the principal may reach has perhaps changed since.
+        // The principal's permissions may have changed since.
         let scope = self.admit(principal, scope).await?;
         if self.gateway.view(&scope).is_none() {
             return Ok(None);
@@ -100,7 +100,7 @@ impl Front {
         }
     }
 
-    /// A session with the bounds that all have.
+    /// Creates a session with the standard limits.
     pub(in crate::gateway) fn new_session(
         &self,
         id: SessionId,
@@ -113,7 +113,7 @@ impl Front {
         Session::charged(id, principal.id.clone(), bounds, &self.backlog)
     }
 
-    /// The session of a legacy message, and its version checked.
+    /// Finds the session of a legacy message and checks the protocol version.
     pub(in crate::gateway) async fn session(
         &self,
         headers: &HeaderMap,
@@ -140,7 +140,7 @@ impl Front {
         Ok(session)
     }
 
-    /// A notification or a response of a legacy client.
+    /// Handles a notification or a response of a legacy client.
     pub(in crate::gateway) fn take_in(
         &self,
         session: Arc<Session>,
@@ -177,7 +177,7 @@ impl Front {
         Ok(response)
     }
 
-    /// Adds a session. The one that has to go for it does so on its own time.
+    /// Adds a session. If another session has to end for it, that happens in a separate task.
     pub(in crate::gateway) fn add(
         &self,
         session: &Arc<Session>,
@@ -199,7 +199,7 @@ impl Front {
         Ok(())
     }
 
-    /// Makes a session for `initialize`, and its answer.
+    /// Opens a session for `initialize`, and builds the response.
     pub(in crate::gateway) async fn open(
         &self,
         frame: &Frame,
@@ -241,7 +241,7 @@ impl Front {
         let gateway = self.gateway.clone();
         let mut answering: Answering =
             Box::pin(async move { gateway.request(&caller, &frame).await });
-        // Who can come back is given what it takes at once.
+        // A client that can resume gets its event id immediately.
         let first = if streams && session.is_primed() {
             answering.as_mut().now_or_never().map(First::Answer)
         } else {
@@ -261,7 +261,7 @@ impl Front {
             }
             Some(First::Message) | None => session.open_stream(outbox),
         };
-        // Ends with its answer, its deadline, its session, or when nobody comes back for it.
+        // Ends with its response, its deadline or its session, or when no client resumes the stream.
         self.tasks.spawn(async move {
             let answer = tokio::select! {
                 answer = answering => answer,

@@ -1,4 +1,4 @@
-//! Modern requests, each on its own.
+//! Modern requests. Each is independent.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Front {
         };
         match frame.kind() {
             Kind::Request => {}
-            // A closed stream is the cancellation; no other notification of a client has a meaning here.
+            // A client cancels by closing the stream. No other client notification has a meaning here.
             Kind::Notification => return empty(StatusCode::ACCEPTED),
             Kind::Result | Kind::Error => {
                 let error = RpcError::new(
@@ -62,7 +62,8 @@ impl Front {
         let capabilities = face.map(|face| Bytes::copy_from_slice(face.capabilities));
         let (share, frame, forwarded) = if frame.method() == method::LISTEN {
             match self.stream_share(&principal) {
-                // What lasts for hours keeps nothing of hyper's buffers, which the headers are parts of, too.
+                // A listen request lasts for hours and must not keep hyper's buffers alive. The headers are slices of
+                // them, too.
                 Ok(share) => (Some(share), listen::detached(frame), None),
                 Err(refusal) => return Self::refuse(&refusal),
             }
@@ -86,8 +87,8 @@ impl Front {
             }
             First::Answer(answer) => Events::of_request(outbox, None, Some((text(answer), None))),
             First::Message => {
-                // A task of its own from here on: a client that does not read stops its connection, and must
-                // not stop the call with it, which holds a place at its server.
+                // Runs in a separate task from here on. A client that does not read stalls its connection, and must
+                // not stall the call, which occupies a slot at its server.
                 let account = wire.account().clone();
                 let answering = AbortOnDropHandle::new(self.tasks.spawn(async move {
                     let answer = text(answering.await);
@@ -107,7 +108,7 @@ impl Front {
     }
 }
 
-/// The status that a modern answer has besides its error code (2026-07-28 basic/transports/streamable-http).
+/// The HTTP status of a modern response, derived from its error code (2026-07-28 basic/transports/streamable-http).
 fn modern_status(answer: &Answer) -> StatusCode {
     if let Some(status) = answer.status {
         return status;

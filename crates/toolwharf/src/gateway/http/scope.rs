@@ -1,4 +1,4 @@
-//! Which project and which server a request means, and whether its caller may.
+//! The project and server that a request addresses, and whether its caller may use them.
 
 use engine::{Scope, view::PROJECT_KEY};
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -12,8 +12,8 @@ use crate::{auth::Principal, gateway::guard::Refusal};
 pub(in crate::gateway) const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
 
 impl Front {
-    /// What somebody addresses, as far as it is theirs, and known to the gateway. What is not theirs looks like
-    /// what there is not.
+    /// Resolves the scope that a request addresses. A scope outside the principal's permissions looks like a
+    /// nonexistent one.
     pub(in crate::gateway) async fn admit(
         &self,
         principal: &Principal,
@@ -61,7 +61,7 @@ impl Front {
     }
 }
 
-/// What a path and the project header address.
+/// The scope that the path and the project header address.
 pub(in crate::gateway) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
     let not_found = || {
         refusal(
@@ -115,7 +115,7 @@ fn named_project(frame: &Frame) -> Result<Option<ProjectId>, Refusal> {
     {
         let id = json::as_string(&frame.text()[span]).and_then(|id| ProjectId::parse(&id).ok());
         let Some(id) = id else {
-            let what = "the project in `_meta` is no id: letters, digits, `_` and `-`, at most 64";
+            let what = "the project id in `_meta` is invalid: use letters, digits, `_` and `-`, at most 64 characters";
             return Err(refusal(StatusCode::BAD_REQUEST, what));
         };
         if project.is_some_and(|other| other != id) {

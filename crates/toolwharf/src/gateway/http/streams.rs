@@ -1,4 +1,4 @@
-//! Event streams: when an answer becomes one, and what a `GET` opens.
+//! Event streams: when a response becomes one, and what a `GET` opens.
 
 use std::{
     future::poll_fn,
@@ -30,13 +30,13 @@ use crate::{
     },
 };
 
-/// Made once: they cost as much as a search.
+/// Built once: building one costs as much as a search.
 static STREAM: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("text/event-stream"));
 
 static JSON: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("application/json"));
 
 impl Front {
-    /// What a `GET` opens: a new event stream of a session, or the rest of one that broke off.
+    /// Opens a new event stream of a session, or resumes an interrupted one (`GET`).
     pub(super) async fn stream(
         &self,
         headers: &HeaderMap,
@@ -62,14 +62,14 @@ impl Front {
             None => session.listen(true),
             Some(id) => match session.resume(id) {
                 Ok(stream) => stream,
-                // The one answer by which every official SDK stops asking, and quietly: their
-                // TypeScript client comes back even after an answer, if that was an error.
+                // 405 is the only response after which every official SDK stops retrying without an error. The
+                // TypeScript client would otherwise reconnect even after a response that was an error.
                 Err(Lost::Over) => return Ok(method_not_allowed()),
-                // Not 404, which ends the session, and no new stream, which would be taken for the
-                // one that was asked for.
+                // Not 404, which would end the session. Not a new stream, which the client would take for the requested
+                // one.
                 Err(Lost::Unknown) => {
-                    let what = "header Last-Event-ID names no event of this session after which \
-                                its stream can be taken up again: it is unknown, or too long ago";
+                    let what = "cannot resume the stream: the event in header Last-Event-ID is \
+                                unknown in this session or too old";
                     return Err(refusal(StatusCode::BAD_REQUEST, what));
                 }
             },
@@ -85,7 +85,7 @@ impl Front {
     }
 }
 
-/// Whether a client would rather have a stream than JSON: it names that first, or that alone.
+/// Returns true if the client prefers a stream: `Accept` lists it first, or alone.
 pub(crate) fn prefers_stream(headers: &HeaderMap) -> bool {
     let accept = headers
         .get(header::ACCEPT)
@@ -99,10 +99,10 @@ pub(crate) fn prefers_stream(headers: &HeaderMap) -> bool {
     json.is_none_or(|json| stream < json)
 }
 
-/// What happens first to a request: the answer alone is JSON, anything before it opens a stream.
+/// The first output of a request. A response alone is sent as JSON; any message before it opens a stream.
 pub(super) enum First {
     Answer(Answer),
-    /// It is in the outbox.
+    /// A message is in the outbox.
     Message,
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn first(outbox: &Outbox, answering: &mut Answering) -> First {
     .await
 }
 
-/// What a stream ends with.
+/// The response that ends a stream, if any.
 pub(super) fn text(answer: Answer) -> Option<Bytes> {
     (!answer.silent).then(|| answer.into_text())
 }
@@ -131,9 +131,9 @@ pub(super) fn event_stream(events: Events) -> Response<Body> {
     response
 }
 
-/// The event after which a client wants to take a stream up again.
+/// The event after which a client wants to resume a stream.
 fn last_event(headers: &HeaderMap) -> Option<&str> {
     let id = headers.get("last-event-id")?;
-    // What is no text is no id of ours.
+    // A value that is not text is not one of our ids.
     Some(id.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }

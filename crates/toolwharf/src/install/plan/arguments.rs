@@ -6,7 +6,7 @@ use super::{Bind, Format, Kind, Part, Plan, Template, Word};
 use crate::install::document::{Argument, Input, Named, Package, Transport};
 
 impl Plan {
-    /// Options of `npx`, `uvx` and `docker run`: few of them mean anything here, and others would run something else.
+    /// Options of `npx`, `uvx` and `docker run`. Few of them make sense here, and others would run another program.
     pub(super) fn runtime_arguments(&mut self, at: &str, package: &Package) {
         for (index, argument) in package.runtime_arguments.iter().enumerate() {
             let at = format!("{at}/runtimeArguments/{index}");
@@ -35,7 +35,7 @@ impl Plan {
                 (Kind::Oci, "--mount") => self.docker_mount(&at, argument),
                 _ => {
                     let shown: String = name.chars().take(60).collect();
-                    let why = format!("`{shown}` is no option that a server is started with here");
+                    let why = format!("`{shown}` is not a supported option for starting a server");
                     self.refuse(at, why);
                 }
             }
@@ -55,7 +55,7 @@ impl Plan {
         self.variable(at, &variable);
     }
 
-    /// `--mount type=bind,src={source},dst={target}`: a folder that whoever installs it names.
+    /// `--mount type=bind,src={source},dst={target}`: a folder that the user chooses at installation.
     fn docker_mount(&mut self, at: &str, argument: &Argument) {
         let mut parts = BTreeMap::new();
         for part in argument
@@ -87,7 +87,7 @@ impl Plan {
         {
             return self.refuse(
                 at.to_owned(),
-                "mounts something else than a folder that whoever installs it names",
+                "may only mount a folder that the user chooses at installation",
             );
         }
         let of = |value: &str| Input {
@@ -190,20 +190,20 @@ impl Plan {
         }
     }
 
-    /// A variable of a bundle's manifest; the entry's own is stronger.
+    /// A variable from a bundle's manifest. Variables of the entry take precedence.
     pub(in crate::install) fn manifest_variable(&mut self, at: &str, name: &str, value: Template) {
         if self.may_set(at, name) && !self.env.iter().any(|(known, _)| known == name) {
             self.env.push((name.to_owned(), value));
         }
     }
 
-    /// Whether an entry may set this variable.
+    /// Returns true if an entry may set this variable, and refuses the plan otherwise.
     fn may_set(&mut self, at: &str, name: &str) -> bool {
         if !config::is_variable(name) {
-            self.refuse(at.to_owned(), "cannot be the name of a variable");
+            self.refuse(at.to_owned(), "is not a valid variable name");
             return false;
         }
-        // How programs, npm and uv are found and loaded is not the entry's to say.
+        // An entry must not change how programs, npm and uv are found and loaded.
         let upper = name.to_ascii_uppercase();
         let is_ours = ["LD_", "DYLD_", "NPM_CONFIG_", "UV_", "PIP_", "TOOLWHARF_"]
             .iter()
@@ -221,7 +221,7 @@ impl Plan {
             .contains(&upper.as_str())
         {
             let why = format!(
-                "`{name}` says how programs are found or loaded, which an entry of a registry may not"
+                "`{name}` changes how programs are found or loaded; registry entries may not set it"
             );
             self.refuse(at.to_owned(), why);
             return false;
@@ -249,7 +249,7 @@ impl Plan {
             }
             "sse" => self.refuse(
                 format!("{at}/type"),
-                "`sse` is only spoken with remote servers",
+                "`sse` is only supported for remote servers",
             ),
             _ => self.refuse(format!("{at}/type"), "must be `stdio` or `streamable-http`"),
         }

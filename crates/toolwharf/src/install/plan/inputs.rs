@@ -1,4 +1,4 @@
-//! The inputs of an entry: texts with inputs in them, and the inputs as a form.
+//! The inputs of an entry: templates that contain them, and their form.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ impl Plan {
         self.template_with(input, name, &BTreeMap::new())
     }
 
-    /// `known`: fields that may be named as variables, too.
+    /// `known`: fields that the text may also refer to.
     pub(super) fn template_with(
         &mut self,
         input: &Input,
@@ -47,7 +47,7 @@ impl Plan {
                     let field = match (asked.get(variable), of) {
                         (Some(field), _) => *field,
                         (None, Some(of)) => {
-                            // Its variables are as secret as the whole.
+                            // Variables are as secret as the whole text.
                             let of = Input {
                                 is_secret: of.is_secret || input.is_secret,
                                 is_required: of.is_required || input.is_required,
@@ -68,7 +68,7 @@ impl Plan {
         template
     }
 
-    /// Asks for one thing more; its place among the fields.
+    /// Adds a field and returns its index.
     pub(in crate::install) fn field(&mut self, input: &Input, name: &str) -> usize {
         let is_taken = |name: &str| self.fields.iter().any(|field| field.name == name);
         let mut unique = name.to_owned();
@@ -89,7 +89,7 @@ impl Plan {
                 Some("filepath") => Format::Path,
                 _ => Format::Text,
             },
-            // Which paths of the host it sees is not the publisher's to say.
+            // The publisher must not decide which host paths the server sees.
             preset: input
                 .preset
                 .clone()
@@ -148,7 +148,7 @@ impl Field {
         if let Some(text) = &self.description {
             schema.insert("description".into(), text.as_str().into());
         }
-        // A preset of a secret would be no secret.
+        // A default value is public, so a secret has none.
         if let Some(preset) = self.preset.as_ref().filter(|_| !self.is_secret) {
             schema.insert("default".into(), self.typed(preset));
         }

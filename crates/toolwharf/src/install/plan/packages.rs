@@ -1,10 +1,10 @@
-//! Which packages and images an entry may name.
+//! The packages and images that an entry may name.
 
 use super::{Kind, Plan};
 use crate::install::document::{Package, is_version};
 
 impl Plan {
-    /// The package's name, its version and where it is from.
+    /// Checks the package's name, version and origin.
     pub(super) fn source(&mut self, at: &str, package: &Package) {
         let (hints, bases) = self.kind.usual();
         let (name, version) = (package.identifier.as_str(), self.version.clone());
@@ -16,7 +16,7 @@ impl Plan {
             Kind::Remote => true,
         };
         if !is_one {
-            let why = format!("cannot be the name of a package of `{}`", self.kind.word());
+            let why = format!("is not a valid `{}` package name", self.kind.word());
             self.refuse(format!("{at}/identifier"), why);
         }
         if version
@@ -26,7 +26,7 @@ impl Plan {
         {
             self.refuse(
                 format!("{at}/version"),
-                "must be one version, such as `1.0.2`, and no range",
+                "must be a single version such as `1.0.2`, not a range",
             );
         }
         if let Some(hint) = package
@@ -35,7 +35,7 @@ impl Plan {
             .filter(|hint| !hint.is_empty() && !hints.contains(hint))
         {
             let why = format!(
-                "`{hint}` is no command that runs `{}` packages: {}",
+                "`{hint}` does not run `{}` packages; use one of: {}",
                 self.kind.word(),
                 hints.join(", ")
             );
@@ -47,23 +47,23 @@ impl Plan {
             .map(|base| base.trim_end_matches('/'));
         if base.is_some_and(|base| !base.is_empty() && !bases.contains(&base)) {
             let why = format!(
-                "packages of `{}` are not taken from there; npm, uv and Docker use the registries that they are set up for",
+                "`{}` packages are not downloaded from there; npm, uv and Docker use their configured registries",
                 self.kind.word()
             );
             self.refuse(format!("{at}/registryBaseUrl"), why);
         }
         match (self.kind, &self.sha256) {
-            (Kind::Mcpb, None) => self.refuse(format!("{at}/fileSha256"), "is missing: an MCPB file is installed by its hash only"),
+            (Kind::Mcpb, None) => self.refuse(format!("{at}/fileSha256"), "is missing: MCPB files are only installed with a hash"),
             (Kind::Mcpb, Some(sum)) if sum.len() == 64 && sum.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()) => {}
             (Kind::Mcpb, Some(_)) => self.refuse(format!("{at}/fileSha256"), "must be 64 hexadecimal digits in lower case"),
-            (Kind::Nuget, _) => self.refuse(format!("{at}/registryType"), "NuGet packages are not installed here: they need .NET, whose packages cannot be pinned by their hashes"),
+            (Kind::Nuget, _) => self.refuse(format!("{at}/registryType"), "NuGet packages are not supported: they need .NET, whose packages cannot be pinned by their hashes"),
             (Kind::Oci, _) => self.image(at, version.as_deref()),
-            (_, Some(_)) => self.refuse(format!("{at}/fileSha256"), "is not how packages of npm and PyPI are pinned: the hashes of their registries are"),
+            (_, Some(_)) => self.refuse(format!("{at}/fileSha256"), "is not supported for npm and PyPI packages: they are pinned by the hashes of their registries"),
             (_, None) => {}
         }
     }
 
-    /// An image is named with its tag; older entries have that as the version.
+    /// An image must have a tag. Older entries have it in `version`.
     fn image(&mut self, at: &str, version: Option<&str>) {
         let has_tag = self
             .target
@@ -83,13 +83,12 @@ impl Plan {
         if self.target.ends_with(":latest") {
             self.refuse(
                 format!("{at}/identifier"),
-                "`latest` is no version of an image",
+                "`latest` is not a version of an image",
             );
         }
         if !self.target.contains("@sha256:") {
             self.notices.push(
-                "its image is named by a tag, which its publisher can move: nothing pins it"
-                    .to_owned(),
+                "its image has a tag, which its publisher can move: it is not pinned".to_owned(),
             );
         }
     }
@@ -103,13 +102,13 @@ fn is_plain(name: &str) -> bool {
         && !name.contains("..")
 }
 
-/// `name` or `@scope/name`: no version, no path, no URL.
+/// `name` or `@scope/name`, without version, path or URL.
 fn is_npm(name: &str) -> bool {
     match name.strip_prefix('@') {
         Some(scoped) => scoped
             .split_once('/')
             .is_some_and(|(scope, name)| is_plain(scope) && is_plain(name)),
-        // npm takes these for files.
+        // npm would treat these as files.
         None => {
             is_plain(name)
                 && ![".tgz", ".tar.gz", ".tar"]
@@ -133,7 +132,7 @@ fn is_image(name: &str) -> bool {
     let mut is_fine = is_digest && name.len() <= 255;
     while let Some(part) = parts.next() {
         let is_last = parts.peek().is_none();
-        // A port of a registry, or a tag.
+        // A registry's port, or a tag.
         let (part, more) = part
             .split_once(':')
             .map_or((part, None), |(part, more)| (part, Some(more)));

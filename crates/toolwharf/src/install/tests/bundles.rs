@@ -1,4 +1,4 @@
-//! MCPB files: good ones, and those that would harm.
+//! MCPB files: valid ones and harmful ones.
 
 use std::{
     fs,
@@ -173,7 +173,7 @@ fn c07_a_hostile_archive_writes_nothing() {
     ] {
         let (file, sum) = archive(&[("manifest.json", b"{}", 0o644), (name, b"x", mode)]);
         let why = unpack(&folder, &sum, &file).expect_err(name);
-        assert!(why.contains("no path inside"), "{name}: {why}");
+        assert!(why.contains("not a path inside"), "{name}: {why}");
     }
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     zip.add_symlink("link", "/etc", SimpleFileOptions::default())
@@ -181,7 +181,7 @@ fn c07_a_hostile_archive_writes_nothing() {
     let file = zip.finish().unwrap().into_inner();
     let why = unpack(&folder, &hex::encode(Sha256::digest(&file)), &file).unwrap_err();
     assert!(why.contains("neither a file nor a folder"), "{why}");
-    // More than it may hold, of which the archive has a thousandth.
+    // More than the limit; the archive itself is a thousandth of that.
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let block = vec![0; 1 << 20];
     for index in 0..9 {
@@ -195,8 +195,8 @@ fn c07_a_hostile_archive_writes_nothing() {
     let why = extract(&bomb, &place.path().join("bomb"), 8 << 20).unwrap_err();
     assert!(why.contains("more than 8 MiB"), "{why}");
     for (bytes, part) in [
-        (&b"no archive"[..], "no usable archive"),
-        (b"", "no usable archive"),
+        (&b"no archive"[..], "not a usable archive"),
+        (b"", "not a usable archive"),
     ] {
         let why = unpack(&folder, &hex::encode(Sha256::digest(bytes)), bytes).unwrap_err();
         assert!(why.contains(part), "{why}");
@@ -207,7 +207,7 @@ fn c07_a_hostile_archive_writes_nothing() {
             .unwrap_err()
             .contains("its hash is")
     );
-    // Nothing stays, here or beside it.
+    // No partial files remain, here or next to it.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
 }
@@ -230,8 +230,8 @@ fn bundles_that_nobody_uses_go_but_for_the_last_ones() {
     assert_eq!(left, [true, true, false, true]);
 }
 
-/// An archive of a directory alone: `there` entries, of which the end records count `told`, in a directory that has `extra` more
-/// bytes by their account.
+/// An archive that consists of a directory only: `there` entries, declared as `told` by the end records, and `extra`
+/// bytes more than its declared size.
 pub(super) fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec<u8> {
     let mut header = [0; 48];
     header[..4].copy_from_slice(b"PK\x01\x02");
@@ -244,7 +244,7 @@ pub(super) fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec
         for value in [44, 0, 0, told, told, bytes, 0] {
             file.extend(u64::to_le_bytes(value));
         }
-        // Two versions and two numbers of disks have twelve bytes, not sixteen.
+        // Two versions and two disk numbers: twelve bytes, not sixteen.
         let versions = usize::try_from(begin).unwrap() + 12;
         file.drain(versions..versions + 4);
         file.extend(b"PK\x06\x07\0\0\0\0");
@@ -277,7 +277,7 @@ fn a_directory_of_two_million_entries_is_refused_before_it_is_parsed() {
             (directory(9, 8, true, 0), "more entries"),
             (directory(9, 9, false, 1000), "larger than the file"),
             (directory(9, 9, true, 1000), "larger than the file"),
-            (directory(9, u64::MAX, true, 0), "files, and a bundle may"),
+            (directory(9, u64::MAX, true, 0), "files; the maximum is"),
             (directory(2, 2, false, 0), "overlap"),
         ];
         let folder = tempfile::tempdir().unwrap();

@@ -73,14 +73,14 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
     assert_eq!(done.secrets["WEATHER_API_KEY"], "hunter2");
     assert!(!done.entry.to_string().contains("hunter"));
 
-    // All missing values at once; a fixed value cannot be edited.
+    // Reports all missing values at once. A fixed value cannot be edited.
     let wrong = filled_for(&plan, json!({"MODE": "other"}), &[], &Place::Project).unwrap_err();
     let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
     assert_eq!(
         places,
         ["/values/MODE", "/values/folder", "/values/API_KEY"]
     );
-    // Of mcp.json secrets are variables of the gateway.
+    // In mcp.json, secrets are variables of the gateway.
     let is_set = |name: &str| name == "API_KEY";
     let wrong = filled_for(&plan, values, &[], &Place::File(&is_set)).unwrap_err();
     assert!(wrong[0].detail.contains("mcp.json holds none"), "{wrong:?}");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{entry, filled, npm};
 
-/// The place is one of those that are told.
+/// The place is among the reported ones.
 fn refused(entry: &Value, values: Value, place: &str) {
     let wrong = filled(entry, values).expect_err(place);
     let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
@@ -34,7 +34,7 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
         (named("com.example/a\nb"), "/name"),
         (named("com.example/\u{202e}rehtaew"), "/name"),
         (named("--help/me"), "/name"),
-        // Packages that are something else to npm, uv or Docker.
+        // Names that npm, uv or Docker do not read as packages.
         (
             package(json!({"identifier": "--call=touch /tmp/x"})),
             "/packages/0/identifier",
@@ -117,7 +117,7 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
             ),
             "/packages/0/identifier",
         ),
-        // Options of what starts it.
+        // Runtime options.
         (
             option(
                 json!({"type": "named", "name": "--registry", "value": "https://evil.example.com"}),
@@ -160,7 +160,7 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
             ),
             "/packages/0/runtimeArguments/0",
         ),
-        // Paths of this host, which its sandbox would show.
+        // Host paths that the sandbox would expose.
         (
             argument(json!({"type": "positional", "value": "/root/.ssh"})),
             "/packages/0/packageArguments/0",
@@ -208,7 +208,7 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
             ),
             "/packages/transport/url",
         ),
-        // Too much of anything.
+        // Exceeded limits.
         (
             package(json!({"identifier": "a".repeat(5000)})),
             "/packages/0/identifier",
@@ -272,7 +272,7 @@ fn c07_a_hostile_remote_is_refused_with_the_field_named() {
     );
 }
 
-/// A value is one argument, whatever is in it.
+/// A value is one argument, whatever its contents.
 #[test]
 fn c07_a_value_cannot_inject_arguments() {
     let entry = entry(npm(json!({"packageArguments": [
@@ -318,7 +318,7 @@ fn c07_a_value_cannot_inject_arguments() {
     );
 }
 
-/// `mcp.json` fills in `${…}` from the gateway's environment: a registry must not get at that.
+/// `mcp.json` expands `${…}` from the gateway's environment. A registry must not be able to use that.
 #[test]
 fn c07_no_text_of_an_entry_is_a_variable_of_the_gateway() {
     let entry = entry(npm(json!({

@@ -1,4 +1,4 @@
-//! Inspections of several bundles at a time, which a site on loopback serves.
+//! Concurrent inspections of bundles, served from loopback.
 
 use std::{
     collections::BTreeMap,
@@ -25,15 +25,15 @@ use super::{
 };
 use crate::install::sources::Catalogue;
 
-/// For everything that is expected to happen.
+/// For every wait in this file.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A registry and the bundles that it lists, by their names, with their hashes.
+/// A registry with the bundles that it lists, by name, with their hashes.
 #[derive(Clone)]
 struct Site {
     url: String,
     files: Arc<Mutex<BTreeMap<String, (Bytes, String)>>>,
-    /// A permit for each download of a bundle that never ends.
+    /// A permit for each bundle download that never ends.
     stuck: Arc<Semaphore>,
 }
 
@@ -87,7 +87,7 @@ async fn answer(State(site): State<Site>, request: Request) -> Response {
     axum::Json(json!({"server": server})).into_response()
 }
 
-/// Why the bundle of that name is refused, if it is.
+/// Why the bundle with this name is refused, if it is.
 async fn inspect(catalogue: &Catalogue, site: &Site, name: &str) -> Option<String> {
     let known = BTreeMap::from([("test".to_owned(), site.url.clone())]);
     let name = format!("com.example/{name}");
@@ -161,7 +161,7 @@ async fn a_slow_download_holds_up_nobody_until_there_are_sixteen() {
     // A caller that goes away makes room.
     waiting.shutdown().await;
     assert_eq!(inspected("second").await, None);
-    // Nothing but the bundles is left of all that.
+    // Only the bundles remain.
     let bundles = std::fs::read_dir(folder.path().join("bundles")).unwrap();
     assert_eq!(bundles.count(), 2);
 }

@@ -1,4 +1,4 @@
-//! Entries of registries, from good ones to hostile ones; registries on loopback; bundles.
+//! Registry entries, from valid to hostile; registries on loopback; bundles.
 
 mod bundles;
 mod forms;
@@ -29,7 +29,7 @@ fn entry(package: Value) -> Value {
     })
 }
 
-/// A package of npm with this besides.
+/// An npm package with these additional fields.
 fn npm(more: Value) -> Value {
     let mut package = json!({
         "registryType": "npm", "identifier": "@example/weather", "version": "1.2.3", "transport": {"type": "stdio"},
@@ -47,7 +47,7 @@ fn plan(entry: &Value) -> Result<Plan, Vec<Wrong>> {
     Ok(plan)
 }
 
-/// Put in, for a project.
+/// Fills it for a project.
 fn filled(entry: &Value, values: Value) -> Result<Filled, Vec<Wrong>> {
     filled_for(&plan(entry)?, values, &[], &Place::Project)
 }
@@ -82,7 +82,7 @@ fn alone(name: &str, test: impl FnOnce()) {
     );
 }
 
-/// The most memory that this process has used since [`reset_peak`], in KiB.
+/// The peak memory of this process since [`reset_peak`], in KiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -90,7 +90,7 @@ fn peak() -> u64 {
     number.and_then(|it| it.parse().ok()).unwrap()
 }
 
-/// Makes the memory that is used now the peak, and returns it.
+/// Resets the peak to the current memory use, and returns it.
 fn reset_peak() -> u64 {
     fs::write("/proc/self/clear_refs", "5").unwrap();
     peak()

@@ -1,4 +1,4 @@
-//! Registries on loopback: the official API and ToolHive's file, good, broken and gone.
+//! Registries on loopback: the official API and ToolHive's file; valid, broken and unreachable.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use tokio::{net::TcpListener, task::JoinSet};
 use super::{entry, npm};
 use crate::install::sources::{Catalogue, Error};
 
-/// Its answers by path and query; others are 404.
+/// Responses by path and query. All others are 404.
 type Answers = BTreeMap<String, (StatusCode, String)>;
 
-/// A path, and the tag that was sent along.
+/// A path, and the ETag that was sent with it.
 type Asked = (String, Option<String>);
 
 #[derive(Clone, Default)]
@@ -134,7 +134,7 @@ async fn c07_the_official_api_is_read_page_by_page_and_from_the_cache() {
     let paths: Vec<String> = site.asked().into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, [FIRST.to_owned(), second.clone()]);
 
-    // Nothing is sent a second time that did not change.
+    // Unchanged responses are not sent twice.
     assert_eq!(names(Some("test")).await.0, found);
     assert!(site.asked().iter().all(|(_, tag)| tag.is_some()));
     let listing = catalogue
@@ -142,7 +142,7 @@ async fn c07_the_official_api_is_read_page_by_page_and_from_the_cache() {
         .await
         .unwrap();
     assert_eq!(listing.document.version, "1.2.3");
-    // A short name that two publishers have is nobody's.
+    // A short name that two publishers have is ambiguous.
     let error = catalogue
         .get(&known, Some("test"), "weather")
         .await
@@ -150,12 +150,14 @@ async fn c07_the_official_api_is_read_page_by_page_and_from_the_cache() {
         .unwrap();
     assert!(matches!(error, Error::Ambiguous(..)), "{error}");
 
-    // Without the registry everything is as it was.
+    // Without the registry, the results stay the same.
     drop(serving);
     let (found, notices) = names(Some("test")).await;
     assert_eq!(found.len(), 2);
     assert!(
-        notices.iter().any(|it| it.contains("this is what it said")),
+        notices
+            .iter()
+            .any(|it| it.contains("this is its response from")),
         "{notices:?}"
     );
     assert!(
@@ -197,7 +199,7 @@ async fn c07_toolhive_s_file_is_read_as_a_whole() {
     assert_eq!((servers.len(), notices.len()), (2, 0), "{notices:?}");
     let listing = catalogue.get(&known, None, "weather").await.unwrap();
     assert_eq!(listing.document.name, "io.github.stacklok/weather");
-    // By its URL, too; what is fresh is asked for once.
+    // By its URL, too. A fresh response is fetched only once.
     let by_url = format!("{url}/registry.json");
     assert!(
         catalogue
@@ -238,7 +240,7 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
             "{part}: {notices:?}"
         );
     }
-    // Pages without end have one.
+    // Endless pages are cut off.
     for page in 0..20 {
         let at = match page {
             0 => path.to_owned(),
@@ -249,7 +251,7 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
     let (servers, notices) = catalogue.search(&known, Some("test"), "").await.unwrap();
     assert_eq!(servers.len(), 10);
     assert!(notices[0].contains("has more"), "{notices:?}");
-    // It answers with another entry than it was asked for.
+    // It returns another entry than requested.
     site.put(
         "/v0.1/servers/com.example%2Fa/versions/latest",
         &json!({"server": named("com.example/b")}),
@@ -283,7 +285,7 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
     assert!(matches!(error, Some(Error::NotFound(_))));
 }
 
-/// Every entry of the built-in catalogue is a good one, and can be installed here.
+/// Every entry of the built-in catalogue is valid and can be installed.
 #[tokio::test]
 async fn c07_the_built_in_catalogue_is_usable_and_asks_nobody() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
 //! `/docs`: Scalar, which renders `/openapi.json`.
 //!
-//! Invariants: both pages need no key, for they are the same everywhere; nothing is asked from another host; scripts are
-//! only those that are served here. Styles are inline, since Scalar makes them at run time. Deliberately absent: a build
-//! step. `scalar.js.gz` is a file of the npm package `@scalar/api-reference`, compressed; another version is taken with
-//! these commands, and named in `docs.html`:
+//! Invariants: neither page needs a key, since their content is the same on every gateway. Nothing is loaded from
+//! another host. The only scripts are those served here. Styles are inline, because Scalar creates them at run time.
+//! Deliberately absent: a build step. `scalar.js.gz` is a compressed file of the npm package `@scalar/api-reference`.
+//! To update it, run these commands and change the version in `docs.html`:
 //!
 //! ```sh
 //! npm pack @scalar/api-reference@1.72.1
@@ -61,13 +61,13 @@ async fn serve_page() -> Response {
     (headers, PAGE).into_response()
 }
 
-/// Always compressed: whatever runs it takes gzip.
+/// The response is always compressed. Every browser that can run the script accepts gzip.
 async fn serve_scalar() -> Response {
     let headers: [(HeaderName, &str); 4] = [
         (header::CONTENT_TYPE, "text/javascript; charset=utf-8"),
         (header::CONTENT_ENCODING, "gzip"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // The page names the version, so that another one is asked for anew.
+        // The page's URL contains the version, so a new version is fetched again.
         (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
     ];
     (headers, SCALAR).into_response()

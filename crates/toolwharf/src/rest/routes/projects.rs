@@ -1,4 +1,4 @@
-//! Projects, and what is their own.
+//! Routes of projects, their secrets and their products.
 
 use axum::routing::{delete, get, put};
 
@@ -109,7 +109,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "deleteProduct",
         "DELETE /api/v1/projects/{project}/products/{name}",
         OWNER,
-        "Remove a product with its servers",
+        "Remove a product and its servers",
         || delete(products::remove),
     )
     .tagged(),

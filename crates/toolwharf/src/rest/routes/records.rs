@@ -1,4 +1,4 @@
-//! Chats, runs, tools, calls and keys: of a project, or of the whole installation.
+//! Routes of chats, runs, tools, calls and keys, for one project or the whole gateway.
 
 use axum::routing::{delete, get, post};
 
@@ -21,20 +21,16 @@ const OF_RUNS: &[Parameter] = &[
     LIMIT,
     AFTER,
     parameter("status", Kind::Text, "Only with this outcome"),
-    parameter("conversation", Kind::Text, "Only of this conversation"),
+    parameter("conversation", Kind::Text, "Only this conversation"),
 ];
 
 const OF_TOOLS: &[Parameter] = &[
-    parameter("server", Kind::Server, "Only of this server"),
+    parameter("server", Kind::Server, "Only this server"),
     DECLARED,
 ];
 
-const SERVER: Parameter = parameter("server", Kind::Text, "Only of this server");
-const TOOL: Parameter = parameter(
-    "tool",
-    Kind::Text,
-    "Only of this tool, by the server's name of it",
-);
+const SERVER: Parameter = parameter("server", Kind::Text, "Only this server");
+const TOOL: Parameter = parameter("tool", Kind::Text, "Only this tool, by its native name");
 const STATUS: Parameter = parameter("status", Kind::Status, "Only with this outcome");
 const CALLER: Parameter = parameter("caller", Kind::Text, "Only by this caller");
 
@@ -45,7 +41,7 @@ const OF_CALLS: &[Parameter] = &[
     TOOL,
     STATUS,
     CALLER,
-    parameter("run", Kind::Text, "Only of this run of an agent"),
+    parameter("run", Kind::Text, "Only this agent run"),
     parameter(
         "since",
         Kind::Time,
@@ -66,13 +62,13 @@ const OF_STATISTICS: &[Parameter] = &[
     parameter(
         "since",
         Kind::Time,
-        "The beginning (default an hour before the end); the first bucket has this time in it",
+        "The beginning (default: one hour before the end); the first bucket contains this time",
     ),
-    parameter("until", Kind::Time, "The end (default now)"),
+    parameter("until", Kind::Time, "The end (default: now)"),
     parameter(
         "buckets",
         Kind::Number,
-        "The largest number of buckets, 1 to 200 (default 60)",
+        "The maximum number of buckets, 1 to 200 (default 60)",
     ),
 ];
 
@@ -84,7 +80,7 @@ pub(super) const RECORDS: &[Route] = &[
         "Chat with the agent",
         || post(chat::chat),
     )
-    .about("The answer is an event stream. Without `conversation` a new one begins.")
+    .about("The response is an event stream. Without `conversation`, a new conversation begins.")
     .takes::<api::ChatRequest>()
     .answers_text(CHAT_EVENTS),
     Route::new(
@@ -115,16 +111,16 @@ pub(super) const RECORDS: &[Route] = &[
         "answerQuestions",
         "POST /api/v1/conversations/{conversation}/answers",
         CALL,
-        "Answer what a server asks in the course of a turn",
+        "Answer a server that asks for input during a turn",
         || post(chat::answer),
     )
-    .about("The event `questions` of the turn tells what is asked.")
+    .about("The event `questions` of the turn contains the questions.")
     .takes::<api::ChatAnswers>(),
     Route::new(
         "listRuns",
         "GET /api/v1/runs",
         READ,
-        "List the runs of agents, newest first",
+        "List the agent runs, newest first",
         || get(runs::list),
     )
     .asks(OF_RUNS)
@@ -133,7 +129,7 @@ pub(super) const RECORDS: &[Route] = &[
         "getRun",
         "GET /api/v1/runs/{run}",
         READ,
-        "Show one run with its calls",
+        "Show a run with its calls",
         || get(runs::show),
     )
     .answers::<api::WholeRun>(),
@@ -150,19 +146,19 @@ pub(super) const RECORDS: &[Route] = &[
         "followEvents",
         "GET /api/v1/events",
         READ,
-        "Follow what happens",
+        "Follow events",
         || get(events::follow),
     )
     .about(
-        "Servers (`server`: at first every one, later each that changed; `server_removed`), what they offer (`tools`), \
-         and calls that begin and end (`call`, `calls_skipped`), as an event stream.",
+        "An event stream about servers (`server`: at first all servers, then each one that changes; `server_removed`), their \
+         tools (`tools`), and calls that begin or end (`call`, `calls_skipped`).",
     )
     .answers_text(&[("text/event-stream", "HappeningEvents")]),
     Route::new(
         "listCalls",
         "GET /api/v1/calls",
         READ,
-        "List the calls of tools, newest first",
+        "List the tool calls, newest first",
         || get(calls::list),
     )
     .asks(OF_CALLS)
@@ -174,14 +170,14 @@ pub(super) const RECORDS: &[Route] = &[
         "Count calls over time",
         || get(statistics::show),
     )
-    .about("How many calls there were, how many of them failed, and how long they took.")
+    .about("Returns the number of calls and of errors, and the duration of the calls.")
     .asks(OF_STATISTICS)
     .answers::<api::CallStatistics>(),
     Route::new(
         "getCall",
         "GET /api/v1/calls/{call}",
         READ,
-        "Show one call",
+        "Show a call",
         || get(calls::show),
     )
     .answers::<api::WholeCall>(),
@@ -198,7 +194,7 @@ pub(super) const RECORDS: &[Route] = &[
         "createKey",
         "POST /api/v1/keys",
         MANAGE,
-        "Make a key",
+        "Create a key",
         || post(keys::make),
     )
     .takes::<keys::WantedKey>()

@@ -1,4 +1,4 @@
-//! Servers that registries list.
+//! Routes of server registries.
 
 use axum::routing::{get, post};
 
@@ -21,7 +21,7 @@ const SEARCHED: &[Parameter] = &[
     parameter(
         "search",
         Kind::Text,
-        "A word of the name or the description",
+        "A word in the name or the description",
     ),
     REGISTRY,
     PAGED[0],
@@ -35,30 +35,30 @@ pub(super) const REGISTRY_SERVERS: &[Route] = &[
         "searchRegistries",
         "GET /api/v1/registry/servers",
         Need::Within(Role::Read),
-        "List the servers that registries have",
+        "List the servers in registries",
         || get(registry::list),
     )
-    .about("By name. A registry that does not answer is told among the notices.")
+    .about("Sorted by name. `notices` lists the registries that did not respond.")
     .asks(SEARCHED)
     .answers::<api::RegistryServers>(),
     Route::new(
         "getRegistryServer",
         "GET /api/v1/registry/servers/{name}",
         Need::Within(Role::Manage),
-        "Show a server of a registry, and what it takes to install it",
+        "Show a registry server and its installation options",
         || get(registry::show),
     )
-    .about("The part of the name behind the `/` is enough where only one server has it. An MCPB file is downloaded and unpacked for that.")
+    .about("The part of the name after the `/` is enough if it is unique. An MCPB file is downloaded and unpacked.")
     .asks(SHOWN)
     .answers::<api::RegistryServer>(),
     Route::new(
         "installRegistryServer",
         "POST /api/v1/registry/servers/{name}/install",
         Need::Within(Role::Manage),
-        "Install a server of a registry",
+        "Install a registry server",
         || post(registry::install),
     )
-    .about("The server is tried once, as it will run, and then declared: in the project that is named, or else in the configuration file. It is not enabled yet. If the trial fails, nothing is declared.")
+    .about("The server is first tried under the conditions under which it will run. It is then added to the given project, or to the configuration file if no project is given, but not yet enabled. If the trial fails, nothing is added.")
     .takes::<api::InstallRequest>()
     .asks(SHOWN)
     .creates()

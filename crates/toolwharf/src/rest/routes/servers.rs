@@ -1,4 +1,4 @@
-//! Servers, wherever they are declared, and their tools.
+//! Routes of servers and their tools.
 
 use axum::{
     extract::DefaultBodyLimit,
@@ -7,7 +7,7 @@ use axum::{
 
 use engine::Order;
 
-use super::{ENTRY_BYTES, JSON};
+use super::{JSON, MAX_ENTRY_BYTES};
 use crate::{
     auth::Role,
     rest::{
@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// Largest file to import, in bytes: as large as a configuration file may be, as a JSON string.
-const IMPORT_BYTES: usize = 16 << 20;
+/// Maximum size of an import. A configuration file of the maximum size fits even as a JSON string.
+const MAX_IMPORT_BYTES: usize = 16 << 20;
 
 const READ: Need = Need::Server(Role::Read);
 const CALL: Need = Need::Server(Role::Call);
@@ -37,19 +37,19 @@ const LISTED: &[Parameter] = &[
 const REGISTERED: &[Parameter] = &[parameter(
     "wait",
     Kind::Boolean,
-    "Whether to wait until the server is up or has failed, at most 30 s (default true)",
+    "`true` waits until the server runs or has failed, at most 30 s (default true)",
 )];
 
 const REMOVED: &[Parameter] = &[parameter(
     "volumes",
     Kind::Boolean,
-    "Whether the volumes of a registered server are removed, too (default false)",
+    "`true` also removes the volumes of a registered server (default false)",
 )];
 
 const TRIED: &[Parameter] = &[parameter(
     "dry_run",
     Kind::Boolean,
-    "Whether the entry is only checked, and nothing is saved (default false)",
+    "`true` checks the entry without saving it (default false)",
 )];
 
 const OF_LOGS: &[Parameter] = &[
@@ -61,7 +61,7 @@ const OF_LOGS: &[Parameter] = &[
     parameter(
         "follow",
         Kind::Boolean,
-        "Whether to follow the log as an event stream (default false)",
+        "`true` follows the log as an event stream (default false)",
     ),
 ];
 
@@ -80,9 +80,9 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers",
         ADMIN,
         "Register a server",
-        || post(servers::register).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+        || post(servers::register).layer(DefaultBodyLimit::max(MAX_ENTRY_BYTES)),
     )
-    .about("The server is started in a sandbox. The answer waits until it is up or has failed, at most 30 seconds.")
+    .about("The server is started in a sandbox. The response is sent when it runs or has failed, after at most 30 seconds.")
     .takes_written("Registration", JSON)
     .asks(REGISTERED)
     .creates()
@@ -94,7 +94,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Show a server",
         || get(servers::show),
     )
-    .about("What it is declared to be, and its state.")
+    .about("Returns the declaration and the state.")
     .tagged()
     .answers::<api::Server>(),
     Route::new(
@@ -102,9 +102,9 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT /api/v1/mcp/servers/{id}",
         Need::Within(Role::Manage),
         "Add or replace a server",
-        || put(servers::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+        || put(servers::save).layer(DefaultBodyLimit::max(MAX_ENTRY_BYTES)),
     )
-    .about("Replaces a server where it is declared. A new one is added to the project that is named, or else to the configuration file.")
+    .about("An existing server is replaced where it is declared. A new one is added to the given project, or to the configuration file if no project is given.")
     .takes_written("ServerEntry", JSON)
     .creates()
     .tagged()
@@ -126,7 +126,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Show a server's entry",
         || get(servers::show_entry),
     )
-    .about("As it is kept, without the values of variables, headers and secrets. Those of the configuration file and of registrations take an administrator's key.")
+    .about("The stored entry, without the values of variables, headers and secrets. For servers of the configuration file and registered servers, only an administrator's key is accepted.")
     .tagged()
     .answers::<api::DeclaredEntry>(),
     Route::new(
@@ -134,9 +134,9 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT /api/v1/mcp/servers/{id}/entry",
         MANAGE,
         "Change a server's entry",
-        || put(servers::save_entry).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+        || put(servers::save_entry).layer(DefaultBodyLimit::max(MAX_ENTRY_BYTES)),
     )
-    .about("Where it is kept. A value that was shown as `•••` and is sent back so is kept, if it is for the same server and the same field. In the configuration file what does not change stays as it is written, with its comments, and a copy of the file is kept beside it.")
+    .about("Replaces the stored entry. A masked value (`•••`) that is sent back keeps the secret if the server and the field are the same. In the configuration file, unchanged parts and comments stay as they are, and a copy of the previous file is kept next to it.")
     .takes_written("ServerEntry", JSON)
     .asks(TRIED)
     .tagged()
@@ -148,7 +148,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Enable a server",
         || post(|rest, who, target| servers::switch(rest, who, target, true)),
     )
-    .about("It stays enabled over restarts of the gateway.")
+    .about("The server stays enabled when the gateway restarts.")
     .answers::<api::Server>(),
     Route::new(
         "disableServer",
@@ -157,7 +157,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Disable a server",
         || post(|rest, who, target| servers::switch(rest, who, target, false)),
     )
-    .about("It stays disabled over restarts of the gateway.")
+    .about("The server stays disabled when the gateway restarts.")
     .answers::<api::Server>(),
     Route::new(
         "startServer",
@@ -166,7 +166,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Start a server",
         || post(|rest, who, target| servers::order(rest, who, target, Order::Start)),
     )
-    .about("The answer waits until the server is up or has failed.")
+    .about("The response is sent when the server runs or has failed.")
     .answers::<api::Server>(),
     Route::new(
         "stopServer",
@@ -175,7 +175,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Stop a server",
         || post(|rest, who, target| servers::order(rest, who, target, Order::Stop)),
     )
-    .about("It stays stopped until it is started again.")
+    .about("The server stays stopped until it is started again.")
     .answers::<api::Server>(),
     Route::new(
         "restartServer",
@@ -184,7 +184,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Restart a server",
         || post(|rest, who, target| servers::order(rest, who, target, Order::Restart)),
     )
-    .about("The old process ends before the new one starts.")
+    .about("The old process exits before the new one starts.")
     .answers::<api::Server>(),
     Route::new(
         "callServer",
@@ -193,7 +193,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Send one request to a server",
         || post(bridge::routed),
     )
-    .about("With `Accept: text/event-stream` the answer is an event stream: `message` for progress and log messages, then one `result` or `error`.")
+    .about("With `Accept: text/event-stream`, the response is an event stream: `message` for progress and log messages, then one `result` or `error`.")
     .takes::<bridge::CallRequest>()
     .answers_or::<api::CallResult>(&[("text/event-stream", "CallEvents")]),
     Route::new(
@@ -203,7 +203,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Update a server's package",
         || post(update::update),
     )
-    .about("With `check` it only shows the newest version and what changes with it. Otherwise it moves the server on to a version that was shown.")
+    .about("With `check`, only shows the newest version and its changes. Otherwise, updates the server to a version that was shown.")
     .takes::<api::UpdateRequest>()
     .answers::<api::Update>(),
     Route::new(
@@ -213,7 +213,7 @@ pub(super) const SERVERS: &[Route] = &[
         "List the sign-ins to servers",
         || get(logins::list),
     )
-    .about("The caller's own, and those that all callers share.")
+    .about("Includes the caller's sign-ins and the shared ones.")
     .answers::<api::Logins>(),
     Route::new(
         "getServerLogin",
@@ -222,23 +222,23 @@ pub(super) const SERVERS: &[Route] = &[
         "Show the sign-in to a server",
         || get(logins::show),
     )
-    .about("The caller's own, or the one that all callers share.")
+    .about("Returns the caller's sign-in, or the shared one.")
     .answers::<api::Login>(),
     Route::new(
         "beginServerLogin",
         "POST /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Call),
-        "Begin to sign in to a server",
+        "Start a sign-in to a server",
         || post(logins::begin),
     )
-    .about("One that all callers share takes the role that changes the server.")
+    .about("A shared sign-in needs the role that may change the server.")
     .takes::<api::LoginRequest>()
     .answers::<api::LoginBegun>(),
     Route::new(
         "finishServerLogin",
         "POST /api/v1/mcp/servers/{id}/login/finish",
         Need::Within(Role::Call),
-        "Bring the redirect of a sign-in",
+        "Finish a sign-in with its redirect",
         || post(logins::finish),
     )
     .takes::<api::LoginRedirect>(),
@@ -249,7 +249,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Sign out of a server",
         || delete(logins::end),
     )
-    .about("The issuer is told to take its tokens back, if it can be."),
+    .about("The tokens are revoked at the issuer if it supports that."),
     Route::new(
         "getServerLogs",
         "GET /api/v1/mcp/servers/{id}/logs",
@@ -257,7 +257,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Show a server's logs",
         || get(logs::read),
     )
-    .about("The lines that the server wrote to standard error.")
+    .about("Returns the lines that the server wrote to standard error.")
     .asks(OF_LOGS)
     .answers_text(&[("text/plain", "Log"), ("text/event-stream", "LogEvents")]),
     Route::new(
@@ -285,7 +285,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Change the settings of a tool",
         || put(tools::set),
     )
-    .about("With a project: enables, disables, renames or describes the tool for that project. Without one: enables or disables it for all.")
+    .about("With a project: enables, disables, renames or describes the tool in that project. Without one: enables or disables it in all projects.")
     .takes::<api::Setting>()
     .answers::<api::Set>(),
     Route::new(
@@ -295,13 +295,13 @@ pub(super) const SERVERS: &[Route] = &[
         "Remove the settings of a tool",
         || delete(tools::unset),
     )
-    .about("It is offered again as its server defines it.")
+    .about("The tool is offered again as the server defines it.")
     ,
     Route::new(
         "approveServerTools",
         "POST /api/v1/mcp/servers/{id}/approve",
         Need::Within(Role::Manage),
-        "Approve changed definitions of tools",
+        "Approve changed tool definitions",
         || post(approvals::approve),
     )
     .takes::<api::Approvals>(),
@@ -309,10 +309,10 @@ pub(super) const SERVERS: &[Route] = &[
         "listServerToolChanges",
         "GET /api/v1/mcp/servers/{id}/changes",
         Need::Within(Role::Read),
-        "List changed definitions of tools",
+        "List changed tool definitions",
         || get(approvals::changes),
     )
-    .about("Definitions that took the place of others, newest first.")
+    .about("Returns replaced definitions, newest first.")
     .asks(PAGED)
     .answers::<api::Changes>(),
     Route::new(
@@ -320,7 +320,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/import",
         ADMIN,
         "Import servers into the configuration file",
-        || post(servers::import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
+        || post(servers::import).layer(DefaultBodyLimit::max(MAX_IMPORT_BYTES)),
     )
     .takes::<api::Import>()
     .answers::<api::Imported>(),

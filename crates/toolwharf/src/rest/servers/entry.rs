@@ -1,6 +1,6 @@
-//! A server's entry, wherever it is declared: shown without its secrets, and changed where it is kept.
+//! Routes of a server's entry: show it without its secrets, and change it where it is declared.
 //!
-//! Invariants: those of [`crate::entries`]. Only files that are configured are changed.
+//! Invariants: those of [`crate::entries`]. Only configuration files that are in use are changed.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ use crate::{
     startup,
 };
 
-/// What is asked for when an entry is changed.
+/// Query parameters of a change.
 #[derive(Debug, Deserialize)]
 pub(in crate::rest) struct Changing {
     #[serde(default)]
@@ -88,10 +88,10 @@ pub(in crate::rest) async fn save(
     let conditions = Conditions::of(&headers);
     let given: Value = input::json(body)?;
     if !given.is_object() {
-        return Err(Problem::field(422, "", "a server's entry is an object"));
+        return Err(Problem::field(422, "", "must be an object"));
     }
     let name = &target.key.name;
-    let bad = |wrong| unfit(&format!("server `{name}` is not usable so"), wrong);
+    let bad = |wrong| unfit(&format!("server `{name}` is not usable"), wrong);
     let (before, tag) = match &target.home {
         Home::File => {
             permit(&who, Role::Admin, None)?;
@@ -120,10 +120,10 @@ pub(in crate::rest) async fn save(
                 .map_err(hosting::Error::Unfit)?;
         }
     }
-    // Only once all else is right (RFC 9110, section 13.2.1).
+    // The precondition is checked after all other checks (RFC 9110, section 13.2.1).
     conditions.permit(Some(&tag))?;
     if !dry_run {
-        // What was read just now is what is replaced, and nothing else.
+        // Replaces only the version that was read above.
         let conditions = Conditions::only(tag);
         match (&target.home, target.key.owner.clone()) {
             (Home::Project(_), Some(project)) => {

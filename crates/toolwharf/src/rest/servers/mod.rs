@@ -1,7 +1,7 @@
-//! Servers, wherever they are declared: how they are, changing which there are, and what they are told to do.
+//! Routes of servers: list, show, declare, remove, start and stop.
 //!
-//! Invariant: one set of routes for all. Where a server is declared says which table or file is changed, and who may do
-//! it; commands and images are the administrator's.
+//! Invariant: all servers have the same routes. The place of declaration determines which table or file is changed and
+//! which role is needed. Only administrators may change commands and images.
 
 mod entry;
 mod put;
@@ -53,27 +53,27 @@ use crate::{
     registry,
 };
 
-/// How long an order is waited for, and a server that was registered.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time that a request waits for a newly registered server.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Servers whose use of resources is looked at at a time.
-pub(super) const LOOKS: usize = 32;
+/// Maximum number of servers whose resource usage is read at the same time.
+pub(super) const MAX_USAGE_READS: usize = 32;
 
-/// What is asked for when servers are listed.
+/// Query parameters of the list.
 #[derive(Debug, Deserialize)]
 pub(super) struct Listing {
     limit: Option<u32>,
     after: Option<String>,
 }
 
-/// What is asked for when one is removed.
+/// Query parameters of a removal.
 #[derive(Debug, Deserialize)]
 pub(super) struct Removing {
     #[serde(default)]
     volumes: bool,
 }
 
-/// The entry of a project's server as it was given.
+/// Returns the entry of a project's server as it was sent.
 fn given(row: &ServerRow) -> Value {
     let mut config = row.config.clone();
     if let Some(members) = config.as_object_mut() {
@@ -82,7 +82,8 @@ fn given(row: &ServerRow) -> Value {
     config
 }
 
-/// The entry of a project's server as it is edited: with what the row has besides. `config` is the row's, opened.
+/// Returns the entry of a project's server for editing, with the other columns of its row. `config` is the row's entry,
+/// decrypted.
 fn whole(row: &ServerRow, config: Value) -> Value {
     let mut whole = entry_of_row(&ServerRow {
         config,
@@ -99,7 +100,7 @@ fn whole(row: &ServerRow, config: Value) -> Value {
     whole
 }
 
-/// The tag of what a caller may put.
+/// Returns the tag of the parts that a caller can change.
 fn tag_of_row(row: &ServerRow) -> String {
     etag(&json!([given(row), row.description, row.enabled]))
 }
@@ -109,7 +110,7 @@ fn tag_of_registration(row: &WorkspaceRow) -> String {
 }
 
 impl Target {
-    /// The tag of its declaration; the configuration file gives none.
+    /// Returns the tag of the declaration. `None` for the configuration file.
     fn tag(&self) -> Option<String> {
         match &self.home {
             Home::File => None,
@@ -136,12 +137,12 @@ pub(super) async fn list(
     let next = page.next(&targets, |(place, _)| place.clone());
     let products = rest.products(targets.iter().map(|(_, target)| target));
     let products = Arc::new(products.await?);
-    // Each is a look at files of the kernel on a thread of its own, or a question to a daemon.
+    // Each server needs to read kernel files on another thread, or to send a request to a daemon.
     let told = targets.into_iter().map(|(_, target)| {
         let (rest, who, products) = (rest.clone(), who.clone(), products.clone());
         async move { rest.told_with(&who, &target, &products).await }
     });
-    let servers = stream::iter(told).buffered(LOOKS).collect().await;
+    let servers = stream::iter(told).buffered(MAX_USAGE_READS).collect().await;
     Ok(Json(Servers { servers, next }))
 }
 
@@ -162,7 +163,7 @@ pub(super) async fn show(
     Ok(answered(StatusCode::OK, tag, server))
 }
 
-/// A server, with the tag of its declaration: what is told of it changes all the time.
+/// Returns a server with the tag of its declaration. Not cached, because the state changes all the time.
 fn answered(status: StatusCode, tag: Option<String>, server: Server) -> Response {
     let mut response = (status, Json(server)).into_response();
     let headers = response.headers_mut();
@@ -175,7 +176,7 @@ fn answered(status: StatusCode, tag: Option<String>, server: Server) -> Response
 }
 
 impl Rest {
-    /// The entry of a project's server as it is edited, with its secrets.
+    /// Returns the entry of a project's server for editing, with its secrets.
     pub(super) async fn whole(&self, row: &ServerRow) -> Result<Value, Problem> {
         let owner = Owner::Server(&row.project_id, &row.name);
         let opened = self.projects.opened(owner, &row.config).await?;
@@ -183,7 +184,7 @@ impl Rest {
         Ok(whole(row, config))
     }
 
-    /// What is told of a server, with the name of its product.
+    /// Returns a server with the name of its product.
     async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
         let products = self.products([target].into_iter()).await?;
         let mut server = self.told(who, target).await;
@@ -191,7 +192,8 @@ impl Rest {
         Ok(server)
     }
 
-    /// A server as lists and events show it, with its product out of these: without its files, which are many.
+    /// Returns a server for lists and events, with the name of its product from `products`. Omits the visible files,
+    /// which are many.
     pub(super) async fn told_with(
         &self,
         who: &Principal,
@@ -204,7 +206,7 @@ impl Rest {
         server
     }
 
-    /// The names of the products that brought some of these servers, by their ids; each project is looked up once.
+    /// Returns the product names of these servers, by product id. Reads each project once.
     pub(super) async fn products(
         &self,
         targets: impl Iterator<Item = &Target>,

@@ -1,4 +1,4 @@
-//! Declaring servers: in the configuration file, in a project, or by a registration.
+//! Declaration of servers: in the configuration file, in a project, or by a registration.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use store::{NewServer, TransportKind};
 
-use super::{Home, PATIENCE, Target, answered};
+use super::{Home, START_TIMEOUT, Target, answered};
 use crate::{
     auth::Role,
     entries::{Owner, Sealing, restored},
@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// What is asked for when one is registered.
+/// Query parameters of a registration.
 #[derive(Debug, Deserialize)]
 pub(in crate::rest) struct Registering {
     #[serde(default = "yes")]
@@ -45,16 +45,16 @@ fn yes() -> bool {
     true
 }
 
-/// An entry of a project's server that was read: what is kept of it.
+/// A parsed entry of a project's server, as it is stored.
 pub(in crate::rest) struct Entry {
     pub(in crate::rest) server: NewServer,
 }
 
 impl Entry {
-    /// Reads an entry; masked values in it stand for those of the one `before`.
+    /// Parses an entry. Masked values take the values of the previous entry `before`.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors in the entry.
     pub(in crate::rest) fn read(
         project: &ProjectId,
         name: &ServerName,
@@ -62,11 +62,11 @@ impl Entry {
         before: Option<&Value>,
     ) -> Result<Self, Vec<Wrong>> {
         let Value::Object(members) = value else {
-            return Err(vec![Wrong::new("", "a server's entry is an object")]);
+            return Err(vec![Wrong::new("", "must be an object")]);
         };
         let members = input::entry(members).map_err(|wrong| vec![wrong])?;
         let Value::Object(mut members) = restored(members.into(), before)? else {
-            return Err(vec![Wrong::new("", "a server's entry is an object")]);
+            return Err(vec![Wrong::new("", "must be an object")]);
         };
         let mut errors = Vec::new();
         if members
@@ -96,7 +96,7 @@ impl Entry {
             }
         };
         let value = Value::Object(members);
-        // Which secrets there are does not matter here: one that lacks some is kept, and says so.
+        // Missing secrets are not an error here. A server that lacks some is stored, and its state reports it.
         errors.extend(misplaced(&value));
         let spec = check_project(project, name, &value, &Default::default());
         let spec = spec.map_err(|unfit| errors.extend(unfit.wrong));
@@ -122,7 +122,7 @@ impl Entry {
     }
 }
 
-/// Everything that is wrong with a body, as one problem.
+/// Returns all errors in a body as one problem.
 pub(in crate::rest) fn unfit(what: &str, errors: Vec<Wrong>) -> Problem {
     let first = errors.first().map_or("", |wrong| wrong.detail.as_str());
     let more = match errors.len() {
@@ -142,7 +142,7 @@ impl From<hosting::Error> for Problem {
     fn from(error: hosting::Error) -> Self {
         use hosting::Error;
         match error {
-            Error::Unfit(wrong) => unfit("the server cannot be hosted so", wrong),
+            Error::Unfit(wrong) => unfit("the registration is invalid", wrong),
             Error::Taken(_) => Self::field(409, "/name", error.to_string()),
             Error::Declared { .. } => Self::new(409, error.to_string()),
             Error::NoProject(_) => Self::field(422, "/project", error.to_string()),
@@ -153,7 +153,7 @@ impl From<hosting::Error> for Problem {
     }
 }
 
-/// A file as it is told: whoever asks may stand in another directory.
+/// Returns the absolute path of a file. The caller may have another working directory.
 pub(in crate::rest) fn file(file: PathBuf) -> String {
     let file = std::path::absolute(&file).unwrap_or(file);
     file.display().to_string()
@@ -179,7 +179,7 @@ pub(crate) fn imported((from, report): (PathBuf, ImportReport)) -> Imported {
 }
 
 impl Rest {
-    /// Changes the files and takes the change in; says what else is wrong with them.
+    /// Changes the files and reloads them. Also returns other errors in the files.
     pub(in crate::rest) async fn edit<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Sources, &Itself) -> Result<T, registry::Error> + Send + 'static,
@@ -187,13 +187,13 @@ impl Rest {
         let (done, taken_in) = self.live.change(change).await?;
         let not_in_force = |errors: &ConfigError| {
             format!(
-                "the file is changed, but the gateway goes on with the old configuration until this is put right:\n{errors}"
+                "the file was changed, but the gateway keeps the old configuration until these errors are fixed:\n{errors}"
             )
         };
         Ok((done, taken_in.err().iter().map(not_in_force).collect()))
     }
 
-    /// As [`crate::projects::Projects::sealing`].
+    /// See [`crate::projects::Projects::sealing`].
     pub(in crate::rest) async fn sealing(&self) -> Result<Sealing<'_>, Problem> {
         let sealing = self.projects.sealing().await;
         sealing.map_err(|error| match error.downcast::<store::Error>() {
@@ -202,15 +202,15 @@ impl Rest {
         })
     }
 
-    /// Waits until a server is up or has failed to come up.
+    /// Waits until a server runs or has failed to start.
     async fn settled(&self, id: &str) {
         if let Some(server) = self.hosting.server(id).filter(|server| server.spec.enabled) {
-            let _ = tokio::time::timeout(PATIENCE, server.up()).await;
+            let _ = tokio::time::timeout(START_TIMEOUT, server.up()).await;
         }
     }
 }
 
-/// `POST`: a registration, whose row is the contract of `kb.agent_workspaces` (H01).
+/// `POST`: registers a server. The row follows the contract of `kb.agent_workspaces` (H01).
 pub(in crate::rest) async fn register(
     State(rest): State<AppState>,
     Extension(who): Who,
@@ -239,7 +239,7 @@ pub(in crate::rest) async fn register(
     Ok(response)
 }
 
-/// `PUT`: replaces a server where it is declared; else declares it in the project that is named, or in the
+/// `PUT`: replaces a server where it is declared. A new server is declared in the given project, or by default in the
 /// configuration file.
 pub(in crate::rest) async fn save(
     State(rest): State<AppState>,
@@ -252,7 +252,7 @@ pub(in crate::rest) async fn save(
     let body: Value = input::json(body)?;
     let conditions = Conditions::of(&headers);
     let target = match rest.find(project.as_ref(), &id).await {
-        // Another project's server of that name is not meant, unless its id says so.
+        // A server with this name in another project is replaced only if the path contains its id.
         Ok(target) => Some(target).filter(|it| it.key.owner == project || it.id() == id),
         Err(problem) if problem.status == 404 => None,
         Err(problem) => return Err(problem),
@@ -276,7 +276,7 @@ pub(in crate::rest) async fn save(
 }
 
 impl Rest {
-    /// Puts another registration in the place of one.
+    /// Replaces a registration.
     pub(super) async fn replace(
         &self,
         who: &Who,
@@ -322,12 +322,12 @@ impl Rest {
         };
         let entry = Entry::read(&project, &name, body, before.as_ref());
         let mut server = entry
-            .map_err(|errors| unfit(&format!("server `{name}` is not usable so"), errors))?
+            .map_err(|errors| unfit(&format!("server `{name}` is not usable"), errors))?
             .server;
         if !who.may(Role::Admin, Some(&project)) {
             if server.transport == TransportKind::Stdio {
-                let why = "a server that is a command needs an administrator's key; a project's key declares servers \
-                           with a `url`";
+                let why = "a server with a `command` needs an administrator's key; a project's key can only declare \
+                           servers with a `url`";
                 return Err(Problem::forbidden(why));
             }
             host_files(&server.config)?;
@@ -351,7 +351,7 @@ impl Rest {
         Ok(answered(status, target.tag(), told))
     }
 
-    /// Writes a server into the configuration file.
+    /// Writes a server to the configuration file.
     pub(in crate::rest) async fn write(
         &self,
         Extension(who): &Who,
@@ -390,7 +390,7 @@ impl Rest {
     }
 }
 
-/// A registration that takes the place of another one: what its path says need not be said again.
+/// Adds the name and the project from the path to the body of a replacement, if they are missing.
 pub(super) fn registration(target: &Target, mut body: Value) -> Value {
     if let Value::Object(members) = &mut body {
         let name = || target.key.name.as_str().into();
@@ -401,14 +401,14 @@ pub(super) fn registration(target: &Target, mut body: Value) -> Value {
     body
 }
 
-/// Refuses an entry that names a file of this host, for whoever may not.
+/// Rejects an entry that names a file of this host. Only administrators may do that.
 fn host_files(entry: &Value) -> Result<(), Problem> {
     for place in ["/login", "/toolwharf/login"] {
         for key in ["assertionFile", "assertion_file"] {
             let pointer = format!("{place}/{key}");
             if entry.pointer(&pointer).is_some() {
-                let why = "a server that reads a file of the gateway's host needs an administrator's key; a project's key \
-                           gives the text itself, in `assertion`";
+                let why = "a server that reads a file of the gateway's host needs an administrator's key; with a \
+                           project's key, put the text itself in `assertion`";
                 let mut problem = Problem::forbidden(why);
                 problem.errors = vec![Wrong::new(pointer, why)];
                 return Err(problem);

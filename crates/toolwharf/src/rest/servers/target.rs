@@ -1,7 +1,7 @@
-//! Which server a request is about: `{id}` and `?project=`.
+//! The server of a request: `{id}` and `?project=`.
 //!
-//! Invariants: a server that the caller does not reach and one that is not there are refused in the same words. A name
-//! means the installation's own server before it means a project's.
+//! Invariants: a server that the caller cannot access and a missing one produce the same error. A name refers first to
+//! a server that no project owns, then to a project's server.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use crate::{
     rest::{Problem, Rest, access::admitted, answer::shown},
 };
 
-/// Where a server is declared.
+/// The place where a server is declared.
 #[derive(Clone)]
 pub(in crate::rest) enum Home {
     /// In the configuration file.
     File,
-    /// Among the servers of its project.
+    /// In the database, by its project.
     Project(ServerRow),
     Registered(WorkspaceRow),
 }
 
-/// A server that is declared.
+/// A declared server.
 #[derive(Clone)]
 pub(in crate::rest) struct Target {
     pub(in crate::rest) key: ServerKey,
@@ -74,7 +74,7 @@ impl Target {
         }
     }
 
-    /// Its place in lists: first those of nobody, then by project, each by name.
+    /// Returns the sort key for lists: first servers that no project owns, then by project and name.
     pub(super) fn place(&self) -> String {
         let owner = self.key.owner.as_ref().map_or("", ProjectId::as_str);
         format!("{owner}/{}/{}", self.key.name, self.id())
@@ -88,7 +88,7 @@ impl Target {
         }
     }
 
-    /// What its events are kept under.
+    /// Returns the database key of the server's events.
     pub(super) fn events(&self) -> String {
         match &self.home {
             Home::Registered(row) => row.id.clone(),
@@ -96,7 +96,7 @@ impl Target {
         }
     }
 
-    /// The server as the gateway has it; `None` if it does not, because its project is off or it cannot be used.
+    /// Returns the running server. `None` if its project is disabled or its declaration is invalid.
     pub(in crate::rest) fn live(&self, fleet: &Fleet) -> Option<Arc<Server>> {
         let found = match &self.home {
             Home::Registered(row) => fleet.by_id(&row.id),
@@ -113,11 +113,11 @@ fn missing(id: &str) -> Problem {
 }
 
 impl Rest {
-    /// The server that `id` means: its id, or a name that only one server has. Of one project only, if one is named: a
-    /// project's key always names its own.
+    /// Returns the server with this id, or with this name if it is unique. With a project, only servers of that project
+    /// count. A project key always implies its project.
     ///
     /// # Errors
-    /// 404 for servers that are not there, 409 for a name that several projects' servers have.
+    /// 404 for missing servers, 409 for a name that servers of several projects have.
     pub(in crate::rest) async fn find(
         &self,
         project: Option<&ProjectId>,
@@ -154,7 +154,7 @@ impl Rest {
             return Ok(named.swap_remove(at));
         }
         match named.len() {
-            // It may stand in a file that is not in force.
+            // The server may be in a file that has not taken effect.
             0 if project.is_none() && self.live.has(&name).await => Ok(Target::of_file(name)),
             0 => Err(missing(id)),
             1 => Ok(named.remove(0)),
@@ -162,7 +162,7 @@ impl Rest {
                 let ids: Vec<String> = named.iter().map(Self::said).collect();
                 let ids = ids.join(", ");
                 let why = format!(
-                    "several projects have a server `{name}`: say which with `?project=` or by its id: {ids}"
+                    "several projects have a server `{name}`: choose one with `?project=` or by its id: {ids}"
                 );
                 Err(Problem::new(409, why))
             }
@@ -175,7 +175,7 @@ impl Rest {
         target.id() + &project
     }
 
-    /// All servers that have a row: of a project, or of all there are.
+    /// Returns all servers with a database row, of a project or of all projects.
     async fn targets(&self, project: Option<&ProjectId>) -> Result<Vec<Target>, Problem> {
         let store = self.projects.store();
         let mut registered = store.workspace_list_all().await?;
@@ -190,7 +190,7 @@ impl Rest {
             .collect())
     }
 
-    /// All servers, or those of one project.
+    /// Returns all servers, or those of one project.
     pub(in crate::rest) async fn all(
         &self,
         project: Option<&ProjectId>,
@@ -207,7 +207,7 @@ impl Rest {
         Ok(all)
     }
 
-    /// The server of a call, as the gateway has it. Most are found without the database.
+    /// Returns the server of a call. Usually found without the database.
     pub(in crate::rest) async fn called(
         &self,
         who: &Principal,
@@ -223,7 +223,7 @@ impl Rest {
             Some(server) if server.spec.enabled && who.reaches(server.spec.owner.as_ref()) => {
                 Ok(server.clone())
             }
-            // Rare, and boxed: what answers a call is moved into its connection.
+            // A rare path, boxed because the future that handles a call is moved into its connection.
             _ => Box::pin(self.called_by_row(who, id)).await,
         }
     }
@@ -233,14 +233,14 @@ impl Rest {
         self.enabled(&target).await
     }
 
-    /// A server that the gateway has, and that is not switched off.
+    /// Returns a running server that is not disabled.
     pub(in crate::rest) async fn enabled(&self, target: &Target) -> Result<Arc<Server>, Problem> {
         self.taken_in(target).await?;
         let name = &target.key.name;
         match target.live(&self.gateway.fleet()) {
             Some(server) if server.spec.enabled => Ok(server),
             Some(_) => {
-                let why = format!("server `{name}` is not enabled: `toolwharf enable {name}`");
+                let why = format!("server `{name}` is not enabled: run `toolwharf enable {name}`");
                 Err(Problem::new(409, why))
             }
             None => {
@@ -252,7 +252,7 @@ impl Rest {
         }
     }
 
-    /// Makes sure that the gateway has the project of a server, if it is enabled.
+    /// Ensures that the project of a server is loaded, if it is enabled.
     pub(in crate::rest) async fn taken_in(&self, target: &Target) -> Result<(), Problem> {
         let scope = Scope {
             project: target.key.owner.clone(),
@@ -264,7 +264,7 @@ impl Rest {
         Ok(())
     }
 
-    /// The server of the configuration file of that name.
+    /// Returns the server of the configuration file with this name.
     pub(in crate::rest) fn server(&self, name: &ServerName) -> Result<Arc<Server>, Problem> {
         let servers = self.gateway.servers();
         let found = servers.iter().find(|server| server.name() == name);

@@ -1,4 +1,4 @@
-//! What is told of a server: what it is declared to be, and how it is.
+//! The API representation of a server: its declaration and state.
 //!
 //! Invariant: the response contains no secret of an entry. Entries are masked ([`crate::entries`]).
 
@@ -24,14 +24,14 @@ use crate::{
     rest::Rest,
 };
 
-/// Longest reason that is told, in characters: it may quote a server.
-const REASON_CHARS: usize = 500;
+/// Maximum length of a reason, in characters. It may quote a server's output.
+const MAX_REASON_CHARS: usize = 500;
 
-/// How long a runtime may take to say what an instance uses.
-const COUNTING: Duration = Duration::from_secs(2);
+/// Time limit for reading an instance's resource usage.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Rest {
-    /// All that is told of a server.
+    /// Returns the API representation of a server.
     pub(in crate::rest) async fn told(&self, who: &Principal, target: &Target) -> api::Server {
         let fleet = self.gateway.fleet();
         let live = target.live(&fleet);
@@ -75,7 +75,7 @@ impl Rest {
             }
         }
         if let Some(server) = live {
-            let usage = tokio::time::timeout(COUNTING, server.usage()).await;
+            let usage = tokio::time::timeout(USAGE_TIMEOUT, server.usage()).await;
             told.usage = usage.ok().flatten().map(used);
         }
         told
@@ -91,7 +91,7 @@ fn unusable(transport: &str, reason: Option<String>) -> api::Server {
     }
 }
 
-/// A server that no gateway runs.
+/// Returns a server without a running gateway.
 pub(crate) fn configured(spec: &ServerSpec) -> api::Server {
     let mut told = declared(spec);
     if spec.enabled {
@@ -101,7 +101,7 @@ pub(crate) fn configured(spec: &ServerSpec) -> api::Server {
     told
 }
 
-/// What a server is declared to be; it has not been used yet.
+/// Returns the declaration of a server that has not been used yet.
 fn declared(spec: &ServerSpec) -> api::Server {
     let mut told = api::Server {
         name: spec.name.to_string(),
@@ -167,14 +167,14 @@ fn confined(told: &mut api::Server, sandbox: &Sandbox) {
     told.ports = sandbox.ports.iter().map(unreached).collect();
 }
 
-/// A server that the gateway has.
+/// Returns a server that the gateway runs.
 fn running(server: &Server, fleet: &Fleet) -> api::Server {
     let mut told = declared(&server.spec);
     let status = server.status();
     if server.spec.enabled {
         status.word().clone_into(&mut told.status);
     }
-    // Each attempt may take minutes: why the last one failed is told during the next.
+    // An attempt may take minutes. While it runs, the reason of the previous failure is shown.
     let up = match status.phase {
         Phase::Running { .. } => true,
         Phase::Starting { .. } => status.failures == 0,
@@ -187,7 +187,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
         _ if up => None,
         _ => status.reason.as_deref(),
     };
-    told.reason = reason.map(|reason| reason.chars().take(REASON_CHARS).collect());
+    told.reason = reason.map(|reason| reason.chars().take(MAX_REASON_CHARS).collect());
     let wait = |at: Instant| ms(at.saturating_duration_since(Instant::now()));
     told.next_attempt_ms = status.next_attempt.map(wait);
     if let State::Ready(connection) = server.state() {
@@ -233,7 +233,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     told
 }
 
-/// Where its instance runs, or ran last.
+/// Adds where the instance runs or last ran.
 fn placed(told: &mut api::Server, placement: &Placement, up: bool) {
     told.provider = Some(placement.provider.to_string());
     told.sandbox.clone_from(&told.provider);

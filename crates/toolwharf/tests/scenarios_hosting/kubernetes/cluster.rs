@@ -1,4 +1,4 @@
-//! What is done to a cluster.
+//! Manipulations of the cluster.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use serde_json::json;
 use testkit::{Process, wait_for};
 
 use super::{config, kubectl, list};
-use crate::support::LONG;
+use crate::support::LONG_DEADLINE;
 
 pub(crate) fn try_kubectl(args: &[&str]) -> Result<String, String> {
     let mut kubectl = Command::new("kubectl");
@@ -24,34 +24,34 @@ pub(crate) fn try_kubectl(args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// The name of the pod of a server.
+/// Returns the name of a server's pod.
 pub(crate) fn pod(id: &str) -> String {
     let pods = list("pods", id);
     assert_eq!(pods.len(), 1, "{pods:?}");
     pods[0]["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-/// Waits until nothing of a server is left in the cluster: what a launch made goes with it, some of it a moment later.
+/// Waits until all objects of a server are removed. Objects of a launch are removed with it, some of them a moment later.
 pub(crate) async fn nothing_left(id: &str) {
-    wait_for("nothing that is left", LONG, async || {
+    wait_for("all objects to be removed", LONG_DEADLINE, async || {
         list("pods,secrets,networkpolicies", id).is_empty()
     })
     .await;
 }
 
-/// A file of the cluster of the tests.
+/// Returns the path of a file of the test cluster.
 fn file(name: &str) -> PathBuf {
     Path::new(&config()).with_file_name(name)
 }
 
-/// Ends the kubelet, which is started again unless it is held back.
+/// Kills the kubelet, which is restarted unless it is held.
 pub(crate) fn kubelet_ends() {
     let pid = fs::read_to_string(file("kubelet.pid")).unwrap();
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// A node without a kubelet, until it is dropped.
+/// A node without a kubelet, until this is dropped.
 pub(crate) struct Held(PathBuf);
 
 impl Held {
@@ -118,7 +118,7 @@ impl Webhook {
             ])
             .current_dir(dir.path())
             .output()
-            .expect("openssl is part of the set-up of a cluster");
+            .expect("openssl is installed with the cluster");
         assert!(made.status.success(), "{made:?}");
         let mut server = tokio::process::Command::new("python3");
         server.args(["-c", SERVER]).arg(dir.path()).arg(why);
@@ -156,8 +156,8 @@ impl Webhook {
         let objects = dir.path().join("webhook.json");
         fs::write(&objects, webhook.to_string()).unwrap();
         kubectl(&["create", "--filename", objects.to_str().unwrap()]);
-        // The API server hears of it a moment later.
-        wait_for("a denial", LONG, async || {
+        // The API server applies it a moment later.
+        wait_for("a denial", LONG_DEADLINE, async || {
             let image = "--image=toolwharf-test/busybox:1";
             let tried = [
                 "run",
