@@ -41,7 +41,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
         .cargo(&[
             "build",
             "--workspace",
-            crate::checks::FEATURES,
+            crate::workspace::FEATURES,
             "--bin=toolwharf",
             "--locked",
         ])

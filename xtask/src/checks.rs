@@ -3,6 +3,7 @@
 //! The fastest checks come first. The test runner comes last, so that its summary is the last output on the terminal
 //! and its exit code is that of the command.
 
+use crate::workspace::FEATURES;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
@@ -14,11 +15,9 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Used for all builds, so that nothing is built twice. Lints also run without it.
-pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
 /// Excludes tests that need a Kubernetes node: see [`soak_kubernetes`].
 const WITHOUT_NODES: &str = "not (binary(/^scenarios_(hosting|replicas)$/) & test(/kubernetes/)) \
-                             & not (package(runtime) & binary(kubernetes)) & not test(/::d07_kubernetes/)";
+                             & not (package(containers) & binary(kubernetes)) & not test(/::d07_kubernetes/)";
 
 /// Runs everything: set-up, checks, one build, all tests.
 pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
@@ -83,8 +82,8 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     let run = ["nextest", "run", "--profile=soak"];
     let tests = workspace
         .cargo(&run)
-        .args(["--package=toolwharf", "--package=runtime"])
-        .arg("--features=toolwharf/kubernetes,runtime/kubernetes")
+        .args(["--package=toolwharf", "--package=containers"])
+        .arg("--features=toolwharf/kubernetes,containers/kubernetes")
         .args(["--filterset", "test(/kubernetes/)"])
         .env("TOOLWHARF_SOAK", "1")
         .env(
@@ -106,7 +105,7 @@ pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
     let run = ["nextest", "run", "--profile=soak", FEATURES];
     let tests = workspace
         .cargo(&run)
-        .args(["--package=toolwharf", "--package=runtime"])
+        .args(["--package=toolwharf", "--package=containers"])
         .args(["--filterset", "test(/swarm/) | binary(swarm)"])
         .env("TOOLWHARF_SOAK", "1")
         .env(postgres::VARIABLE, &postgres.url)
@@ -170,9 +169,9 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     ];
     workspace.cargo(&lints).run()?;
     // The features that are off by default.
-    let optional = workspace.cargo(&["clippy", "--package=toolwharf", "--package=runtime"]);
+    let optional = workspace.cargo(&["clippy", "--package=toolwharf", "--package=containers"]);
     optional
-        .arg("--features=toolwharf/kubernetes,runtime/kubernetes")
+        .arg("--features=toolwharf/kubernetes,containers/kubernetes")
         .args(["--all-targets", "--", "--deny=warnings"])
         .run()
 }

@@ -30,9 +30,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use crate::shell::is_root;
 use crate::{
     postgres,
-    setup::is_root,
     shell::{Cmd, heading, is_executable},
     workspace::Workspace,
 };

@@ -36,10 +36,10 @@ use rustix::{
     process::{Pid, Signal, kill_process, test_kill_process},
 };
 
+use crate::shell::is_root;
 use crate::{
     docker::{self, CGROUPS, Directory, with_libraries},
     postgres,
-    setup::is_root,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };
@@ -520,7 +520,7 @@ impl Own {
     /// server-everything), and `toolwharf`.
     fn images(&self, workspace: &Workspace) -> Result<()> {
         let packages = ["--package=testkit", "--package=toolwharf"];
-        let build = workspace.cargo(&["build", "--quiet", crate::checks::FEATURES]);
+        let build = workspace.cargo(&["build", "--quiet", crate::workspace::FEATURES]);
         let build = build.args(packages).args(["--bins"]);
         build.run()?;
         let pause = self.at("pause");

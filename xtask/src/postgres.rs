@@ -29,10 +29,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::{
-    setup::is_root,
-    shell::{Cmd, heading, is_executable, which},
-};
+use crate::shell::is_root;
+use crate::shell::{Cmd, heading, is_executable, which};
 
 /// Tells tests where the server is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";

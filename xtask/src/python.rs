@@ -2,11 +2,18 @@
 //!
 //! Only pip accesses the registry, with this machine's settings.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::{shell::Cmd, workspace::Workspace};
+use crate::{
+    shell::{Cmd, is_executable},
+    workspace::Workspace,
+};
+
+/// The file that names the installed version.
+pub(crate) const FETCH_STAMP: &str = "installed";
 
 pub(crate) const REQUIREMENTS: &str = include_str!("../deps/requirements.txt");
 pub(crate) const CONSTRAINTS: &str = include_str!("../deps/constraints.txt");
@@ -65,8 +72,53 @@ fn pip(workspace: &Workspace) -> Result<Cmd> {
 
 fn write(workspace: &Workspace, name: &str, text: &str) -> Result<PathBuf> {
     let file = workspace.work().join(name);
-    std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
+}
+
+/// Part of the set-up: the same in `.work`, for the tests.
+///
+/// # Errors
+///
+/// If it cannot be installed.
+pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
+    // By its canonical path, since the installed files contain it: `.work` may be a link, and its target may outlive
+    // it.
+    let work = workspace.work().canonicalize()?;
+    let (bin, tools) = (work.join("venv/bin"), work.join("tools"));
+    install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))
+}
+
+/// Installs the fetch server where `mcp.json` makes `uvx` look for it. It then starts without accessing a registry, for
+/// which it would need this environment's proxies and certificates.
+pub(crate) fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> Result<()> {
+    let package = pinned("mcp-server-fetch").context("mcp-server-fetch is not pinned")?;
+    if is_executable(&tools.join("mcp-server-fetch/bin/mcp-server-fetch")) && installed(tools) {
+        return Ok(());
+    }
+    let uv = folder(uvx).join("uv");
+    let mut install = Cmd::new(uv).shown_as("uv");
+    install = install.args(["tool", "install", "--quiet", "--force", package]);
+    if let Some(python) = python {
+        install = install.arg("--python").arg(python);
+    }
+    install
+        .env("UV_PYTHON_DOWNLOADS", "never")
+        .env("UV_TOOL_DIR", tools)
+        .env("UV_TOOL_BIN_DIR", tools.join("bin"))
+        .run()?;
+    fs::write(tools.join(FETCH_STAMP), package)?;
+    Ok(())
+}
+
+/// Returns whether the installed version is the pinned one.
+pub(crate) fn installed(tools: &Path) -> bool {
+    let stamp = fs::read_to_string(tools.join(FETCH_STAMP)).ok();
+    stamp.as_deref() == pinned("mcp-server-fetch")
+}
+
+pub(crate) fn folder(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new("/"))
 }
 
 #[cfg(test)]

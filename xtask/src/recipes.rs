@@ -5,6 +5,8 @@
 //! administrator's key are in the example's `data` folder. The model key is checked before anything is built or
 //! started, since most users lack it.
 
+use crate::python::folder;
+use crate::python::install_fetch;
 use std::{
     env,
     ffi::OsString,
@@ -23,8 +25,6 @@ use crate::{
 };
 
 const KEY_VARIABLE: &str = "ANTHROPIC_API_KEY";
-/// The file that names the installed version.
-const STAMP_FILE: &str = "installed";
 
 /// Builds and serves, until it is stopped.
 ///
@@ -129,51 +129,6 @@ fn uvx(workspace: &Workspace) -> Result<PathBuf> {
         python::install_uv(workspace, &python)?;
     }
     Ok(own)
-}
-
-/// Installs the fetch server where `mcp.json` makes `uvx` look for it. It then starts without accessing a registry, for
-/// which it would need this environment's proxies and certificates.
-fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> Result<()> {
-    let package = python::pinned("mcp-server-fetch").context("mcp-server-fetch is not pinned")?;
-    if is_executable(&tools.join("mcp-server-fetch/bin/mcp-server-fetch")) && installed(tools) {
-        return Ok(());
-    }
-    let uv = folder(uvx).join("uv");
-    let mut install = Cmd::new(uv).shown_as("uv");
-    install = install.args(["tool", "install", "--quiet", "--force", package]);
-    if let Some(python) = python {
-        install = install.arg("--python").arg(python);
-    }
-    install
-        .env("UV_PYTHON_DOWNLOADS", "never")
-        .env("UV_TOOL_DIR", tools)
-        .env("UV_TOOL_BIN_DIR", tools.join("bin"))
-        .run()?;
-    fs::write(tools.join(STAMP_FILE), package)?;
-    Ok(())
-}
-
-/// Returns whether the installed version is the pinned one.
-fn installed(tools: &Path) -> bool {
-    let stamp = fs::read_to_string(tools.join(STAMP_FILE)).ok();
-    stamp.as_deref() == python::pinned("mcp-server-fetch")
-}
-
-/// Part of the set-up: the same in `.work`, for the tests.
-///
-/// # Errors
-///
-/// If it cannot be installed.
-pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
-    // By its canonical path, since the installed files contain it: `.work` may be a link, and its target may outlive
-    // it.
-    let work = workspace.work().canonicalize()?;
-    let (bin, tools) = (work.join("venv/bin"), work.join("tools"));
-    install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))
-}
-
-fn folder(file: &Path) -> &Path {
-    file.parent().unwrap_or(Path::new("/"))
 }
 
 /// The `PATH` with these folders first.

@@ -8,6 +8,7 @@
 //! Concurrent runs wait for each other. An interrupted run is repaired by the next one, since a part counts as
 //! installed only by the stamp that is written after it.
 
+use crate::shell::is_root;
 use std::{
     fs::{self, File},
     path::Path,
@@ -16,7 +17,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    docker, kubernetes, postgres, python, recipes,
+    docker, kubernetes, postgres, python,
     shell::{Cmd, heading, is_executable, which},
     web,
     workspace::Workspace,
@@ -186,10 +187,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         ("npm packages", npm_packages),
         ("the console's packages", web::install),
         ("Python packages", python_packages),
-        (
-            "the recipe vault's fetch server",
-            recipes::install_for_tests,
-        ),
+        ("the recipe vault's fetch server", python::install_for_tests),
         ("cargo's helpers", cargo_helpers),
     ];
     for (name, part) in parts {
@@ -295,10 +293,6 @@ fn how_to_install(tools: &[&Tool], apt: bool) -> Option<String> {
     Some(format!(
         "these programs are not on the PATH:{list}\n{remedy}"
     ))
-}
-
-pub(crate) fn is_root() -> Result<bool> {
-    Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
 }
 
 /// Installs servers, clients, the conformance suite, Redocly, an authorization server and a suitable Node.js from npm.

@@ -152,3 +152,7 @@ pub(crate) fn is_executable(file: &Path) -> bool {
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
+
+pub(crate) fn is_root() -> Result<bool> {
+    Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
+}

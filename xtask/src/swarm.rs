@@ -25,10 +25,10 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use crate::shell::is_root;
 use crate::{
     docker::{self, Daemon, Directory, MAX_POLLS, PATH, POLL_INTERVAL, program},
     postgres,
-    setup::is_root,
     shell::{Cmd, heading},
     workspace::Workspace,
 };

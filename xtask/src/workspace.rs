@@ -8,6 +8,9 @@ use anyhow::{Context, Result};
 
 use crate::shell::Cmd;
 
+/// Used for all builds, so that nothing is built twice. Lints also run without it.
+pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
+
 /// The checkout that this binary was built from.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{
@@ -12,18 +11,13 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    chat,
     config::Config,
-    conversation::Conversation,
-    event::{ChatEvent, ErrorKind},
-    generate::{Emitter, Generated, generate},
-    keep::{Beginning, Keep, Keeping},
+    event::ChatEvent,
+    generate::Generated,
     ledger::{Ledger, RunId},
     llm::Model,
-    message::{Block, Image, ImageSource},
     native::{self, NativeOutcome, NativeTool, Ready},
-    outcome::{READ_DESCRIPTION, READ_RESULT, picture, read_schema},
-    questions::Questions,
+    outcome::{READ_DESCRIPTION, READ_RESULT, read_schema},
     raw::Raw,
     registry::Registry,
     servers::{Servers, ServersError},
@@ -42,54 +36,10 @@ pub struct Agent {
     pub(crate) native: Vec<Ready>,
     pub(crate) records: Records,
     started: OnceCell<()>,
-    stopped: CancellationToken,
+    pub stopped: CancellationToken,
     why_stopped: OnceLock<String>,
     /// Warnings that were already logged, so that each chat does not repeat them.
     warned: Mutex<Vec<String>>,
-}
-
-/// A user's message: text, and images if the model accepts them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UserMessage {
-    pub text: String,
-    pub images: Vec<Image>,
-}
-
-impl From<&str> for UserMessage {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
-}
-
-impl From<String> for UserMessage {
-    fn from(text: String) -> Self {
-        let images = Vec::new();
-        Self { text, images }
-    }
-}
-
-impl UserMessage {
-    /// Converts the message to blocks, images first, because models read them best in that order.
-    ///
-    /// # Errors
-    /// The message is empty, or it has an image that model APIs refuse.
-    pub(crate) fn into_blocks(self) -> Result<Vec<Block>, String> {
-        let mut blocks = Vec::new();
-        for Image {
-            source: ImageSource::Base64 { data, .. },
-        } in self.images
-        {
-            let image = picture(data).map_err(|why| format!("an image cannot be sent: {why}"))?;
-            blocks.push(Block::Image(image));
-        }
-        if !self.text.trim().is_empty() {
-            blocks.push(Block::text(self.text));
-        }
-        match blocks.is_empty() {
-            true => Err("the message is empty".to_owned()),
-            false => Ok(blocks),
-        }
-    }
 }
 
 /// The events of a chat. Nothing happens until it is polled; a reader that stops polling stalls the chat. Dropping it
@@ -184,68 +134,6 @@ impl Agent {
         Ok(registry)
     }
 
-    /// Runs one turn: sends a message to the model and executes its tool calls until it ends its turn.
-    ///
-    /// The exclusive borrow prevents two concurrent turns of one conversation. Store the conversation after the stream
-    /// has ended or was dropped. It is then valid in any case.
-    pub fn chat<'a>(
-        &'a self,
-        conversation: &'a mut Conversation,
-        message: impl Into<UserMessage>,
-    ) -> ChatStream<'a> {
-        let message = message.into();
-        generate(|out| async move {
-            let last = self.turn(conversation, message, None, None, &out).await;
-            out.emit(last).await;
-        })
-    }
-
-    /// [`Agent::chat`] as a stream that owns everything it needs, for a response that outlives its handler.
-    ///
-    /// `keep` receives the conversation twice: with the user's message, before the model is called, and at the end. The
-    /// last event is held back until the second one is done; after a drop, it runs in a task of the agent. Each may
-    /// take ten seconds. A turn that does not start is not kept.
-    ///
-    /// With `questions`, servers can ask the user something during a call. [`ChatEvent::Questions`] reports it, and the
-    /// answers are passed to `questions`.
-    pub fn chat_owned(
-        self: &Arc<Self>,
-        conversation: Conversation,
-        message: impl Into<UserMessage>,
-        keep: impl Keep,
-        questions: Option<Questions>,
-    ) -> ChatStream<'static> {
-        let agent = Arc::clone(self);
-        let message = message.into();
-        generate(|out| async move {
-            let mut keeping = Keeping::new(&agent.records, conversation, Box::new(keep));
-            if let Some((conversation, begin)) = keeping.parts() {
-                let last = agent
-                    .turn(conversation, message, Some(begin), questions.as_ref(), &out)
-                    .await;
-                keeping.end().await;
-                out.emit(last).await;
-            }
-        })
-    }
-
-    /// Runs one turn. Returns its last event.
-    async fn turn(
-        &self,
-        conversation: &mut Conversation,
-        message: UserMessage,
-        begin: Option<Beginning<'_>>,
-        questions: Option<&Questions>,
-        out: &Emitter<ChatEvent>,
-    ) -> ChatEvent {
-        let ended = tokio::select! {
-            biased;
-            () = self.stopped.cancelled() => Err((ErrorKind::Stopped, self.why_stopped().to_owned())),
-            ended = chat::run(self, conversation, message, begin, questions, out) => ended,
-        };
-        ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
-    }
-
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.is_cancelled()
     }
@@ -273,15 +161,6 @@ impl Agent {
             kept: Vec::new(),
         };
         tools.call_function("", function, arguments).await
-    }
-
-    /// Runs [`Agent::chat`] to its end and returns all events.
-    pub async fn chat_all(
-        &self,
-        conversation: &mut Conversation,
-        message: impl Into<UserMessage> + Send,
-    ) -> Vec<ChatEvent> {
-        self.chat(conversation, message).collect().await
     }
 
     /// Ends all chats with the error `why`, stops the servers, and waits for the last records. The agent cannot be

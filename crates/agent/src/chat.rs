@@ -11,15 +11,15 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
 use crate::{
-    agent::{Agent, UserMessage},
+    agent::{Agent, ChatStream},
     config::Price,
     conversation::{AppResult, CANCELLED, Conversation, Full, Mark, result},
     event::{ChatEvent, ErrorKind},
-    generate::Emitter,
-    keep::Beginning,
+    generate::{Emitter, generate},
+    keep::{Beginning, Keep, Keeping},
     ledger::{NewRun, RunEnd, RunId, RunStatus},
     llm::{Call, ModelError, ModelEvent, ModelRequest, Reply, Stop, Usage},
-    message::{Block, Message},
+    message::{Block, Message, UserMessage},
     outcome::{SCHEME, cut, head, text_of},
     questions::Questions,
     registry::Registry,
@@ -473,5 +473,78 @@ impl Drop for OpenRun<'_> {
             let end = self.end(status, error);
             self.agent.records.run_dropped(self.id.clone(), end);
         }
+    }
+}
+
+impl Agent {
+    /// Runs one turn: sends a message to the model and executes its tool calls until it ends its turn.
+    ///
+    /// The exclusive borrow prevents two concurrent turns of one conversation. Store the conversation after the stream
+    /// has ended or was dropped. It is then valid in any case.
+    pub fn chat<'a>(
+        &'a self,
+        conversation: &'a mut Conversation,
+        message: impl Into<UserMessage>,
+    ) -> ChatStream<'a> {
+        let message = message.into();
+        generate(|out| async move {
+            let last = self.turn(conversation, message, None, None, &out).await;
+            out.emit(last).await;
+        })
+    }
+
+    /// [`Agent::chat`] as a stream that owns everything it needs, for a response that outlives its handler.
+    ///
+    /// `keep` receives the conversation twice: with the user's message, before the model is called, and at the end. The
+    /// last event is held back until the second one is done; after a drop, it runs in a task of the agent. Each may
+    /// take ten seconds. A turn that does not start is not kept.
+    ///
+    /// With `questions`, servers can ask the user something during a call. [`ChatEvent::Questions`] reports it, and the
+    /// answers are passed to `questions`.
+    pub fn chat_owned(
+        self: &Arc<Self>,
+        conversation: Conversation,
+        message: impl Into<UserMessage>,
+        keep: impl Keep,
+        questions: Option<Questions>,
+    ) -> ChatStream<'static> {
+        let agent = Arc::clone(self);
+        let message = message.into();
+        generate(|out| async move {
+            let mut keeping = Keeping::new(&agent.records, conversation, Box::new(keep));
+            if let Some((conversation, begin)) = keeping.parts() {
+                let last = agent
+                    .turn(conversation, message, Some(begin), questions.as_ref(), &out)
+                    .await;
+                keeping.end().await;
+                out.emit(last).await;
+            }
+        })
+    }
+
+    /// Runs one turn. Returns its last event.
+    async fn turn(
+        &self,
+        conversation: &mut Conversation,
+        message: UserMessage,
+        begin: Option<Beginning<'_>>,
+        questions: Option<&Questions>,
+        out: &Emitter<ChatEvent>,
+    ) -> ChatEvent {
+        let ended = tokio::select! {
+            biased;
+            () = self.stopped.cancelled() => Err((ErrorKind::Stopped, self.why_stopped().to_owned())),
+            ended = run(self, conversation, message, begin, questions, out) => ended,
+        };
+        ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
+    }
+
+    /// Runs [`Agent::chat`] to its end and returns all events.
+    pub async fn chat_all(
+        &self,
+        conversation: &mut Conversation,
+        message: impl Into<UserMessage> + Send,
+    ) -> Vec<ChatEvent> {
+        self.chat(conversation, message).collect().await
     }
 }

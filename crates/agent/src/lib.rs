@@ -45,7 +45,8 @@ mod servers;
 mod tool;
 mod tools;
 
-pub use agent::{Agent, ChatStream, UserMessage};
+pub use crate::message::UserMessage;
+pub use agent::{Agent, ChatStream};
 pub use config::{Config, Price};
 pub use conversation::{AppResult, Conversation, Full, KeptResult, SYSTEM_NOTE};
 pub use event::{ChatEvent, ErrorKind};

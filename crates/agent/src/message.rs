@@ -4,9 +4,13 @@
 //! results. Invariant: a block that is read, stored and written again means the same. Unknown fields and blocks are
 //! kept as text and written back.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::raw::{Fields, Raw};
+
+/// Maximum bytes of an image that model APIs accept, as base64.
+const MAX_IMAGE_BYTES: usize = 5 * 1024 * 1024;
 
 /// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,6 +266,92 @@ impl<'de> Deserialize<'de> for Block {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let whole = Raw::deserialize(deserializer)?;
         Self::read(&whole).map_err(D::Error::custom)
+    }
+}
+
+/// A user's message: text, and images if the model accepts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserMessage {
+    pub text: String,
+    pub images: Vec<Image>,
+}
+
+impl From<&str> for UserMessage {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<String> for UserMessage {
+    fn from(text: String) -> Self {
+        let images = Vec::new();
+        Self { text, images }
+    }
+}
+
+impl UserMessage {
+    /// Converts the message to blocks, images first, because models read them best in that order.
+    ///
+    /// # Errors
+    /// The message is empty, or it has an image that model APIs refuse.
+    pub(crate) fn into_blocks(self) -> Result<Vec<Block>, String> {
+        let mut blocks = Vec::new();
+        for Image {
+            source: ImageSource::Base64 { data, .. },
+        } in self.images
+        {
+            let image = picture(data).map_err(|why| format!("an image cannot be sent: {why}"))?;
+            blocks.push(Block::Image(image));
+        }
+        if !self.text.trim().is_empty() {
+            blocks.push(Block::text(self.text));
+        }
+        match blocks.is_empty() {
+            true => Err("the message is empty".to_owned()),
+            false => Ok(blocks),
+        }
+    }
+}
+
+/// An image from base64.
+///
+/// # Errors
+/// Why model APIs would refuse it.
+pub(crate) fn picture(data: String) -> Result<Image, String> {
+    if data.len() > MAX_IMAGE_BYTES {
+        let size = data.len();
+        return Err(format!(
+            "it has {size} bytes as base64, but the limit is {MAX_IMAGE_BYTES}"
+        ));
+    }
+    match STANDARD.decode(&data).ok().as_deref().and_then(kind) {
+        Some(media_type) => Ok(Image::base64(media_type, data)),
+        None => Err("it is not a PNG, JPEG, GIF or WebP file".to_owned()),
+    }
+}
+
+/// The media type, from the first bytes. APIs refuse an image whose declared type is wrong.
+pub fn kind(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        [
+            b'R',
+            b'I',
+            b'F',
+            b'F',
+            _,
+            _,
+            _,
+            _,
+            b'W',
+            b'E',
+            b'B',
+            b'P',
+            ..,
+        ] => Some("image/webp"),
+        _ => None,
     }
 }
 

@@ -4,22 +4,16 @@
 //! replaced by a sentence, because a single bad part would make every later request of the conversation fail. Long
 //! results are cut to a preview, with a URI under which [`read`] returns the rest.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use crate::message::picture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{
-    conversation::KeptResult,
-    message::{Image, Part},
-    raw::Raw,
-};
+use crate::{conversation::KeptResult, message::Part, raw::Raw};
 
 /// The built-in tool that reads more of a long result.
 pub(crate) const READ_RESULT: &str = "read_result";
 /// Prefix of the URIs of long results.
 pub(crate) const SCHEME: &str = "toolwharf-result://";
-/// Maximum bytes of an image that model APIs accept, as base64.
-const MAX_IMAGE_BYTES: usize = 5 * 1024 * 1024;
 const UNKNOWN_TYPE: &str = "of an unknown type";
 
 #[derive(Deserialize)]
@@ -139,48 +133,6 @@ fn image(data: String) -> Part {
     match picture(data) {
         Ok(image) => Part::Image(image),
         Err(why) => Part::text(format!("[an image: not shown, because {why}]")),
-    }
-}
-
-/// An image from base64.
-///
-/// # Errors
-/// Why model APIs would refuse it.
-pub(crate) fn picture(data: String) -> Result<Image, String> {
-    if data.len() > MAX_IMAGE_BYTES {
-        let size = data.len();
-        return Err(format!(
-            "it has {size} bytes as base64, but the limit is {MAX_IMAGE_BYTES}"
-        ));
-    }
-    match STANDARD.decode(&data).ok().as_deref().and_then(kind) {
-        Some(media_type) => Ok(Image::base64(media_type, data)),
-        None => Err("it is not a PNG, JPEG, GIF or WebP file".to_owned()),
-    }
-}
-
-/// The media type, from the first bytes. APIs refuse an image whose declared type is wrong.
-fn kind(bytes: &[u8]) -> Option<&'static str> {
-    match bytes {
-        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
-        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
-        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
-        [
-            b'R',
-            b'I',
-            b'F',
-            b'F',
-            _,
-            _,
-            _,
-            _,
-            b'W',
-            b'E',
-            b'B',
-            b'P',
-            ..,
-        ] => Some("image/webp"),
-        _ => None,
     }
 }
 
@@ -314,6 +266,8 @@ pub(crate) fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Image;
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
 
     fn check(result: &Value, expect: &[Part]) {
         let parts = parts(&Raw::of(result)).expect("a result");

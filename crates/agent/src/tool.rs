@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use model::{ExposedName, NativeName, ServerName};
 
-use crate::{
-    llm,
-    raw::{Fields, Raw},
-};
+use crate::raw::{Fields, Raw};
 
 /// The server name of native tools, in events and records.
 pub const NATIVE_SERVER: &str = "native";
@@ -52,7 +49,7 @@ impl ToolFunction {
     /// native name.
     #[must_use]
     pub fn declaration(&self, format: Format) -> Fields {
-        let parameters = || llm::object_schema(&self.parameters);
+        let parameters = || object_schema(&self.parameters);
         let mut fields = Fields::default();
         fields.set("name", Raw::of(&self.name));
         fields.set("description", Raw::of(&self.description));
@@ -121,6 +118,26 @@ pub struct ToolOutcome {
     pub content: Raw,
     /// The tool reported a failure.
     pub is_error: bool,
+}
+
+/// A tool's schema in the form that model APIs accept: for an object, without alternatives at the top level. Otherwise
+/// one tool with another schema would make every request fail. The server checks the arguments in any case.
+pub(crate) fn object_schema(schema: &Raw) -> Raw {
+    const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
+    let Ok(mut fields) = schema.read::<Fields>() else {
+        return Raw::of(&serde_json::json!({ "type": "object" }));
+    };
+    let is_object = fields
+        .get("type")
+        .is_some_and(|raw| raw.get() == "\"object\"");
+    if is_object && ALTERNATIVES.iter().all(|name| fields.get(name).is_none()) {
+        return schema.clone();
+    }
+    fields
+        .0
+        .retain(|(name, _)| !ALTERNATIVES.contains(&name.as_str()));
+    fields.set("type", Raw::of(&"object"));
+    Raw::of(&fields)
 }
 
 #[cfg(test)]

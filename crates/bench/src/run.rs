@@ -43,6 +43,7 @@ pub(crate) mod load;
 pub(crate) mod part;
 pub(crate) mod proc;
 pub(crate) mod projects;
+pub(crate) mod ready;
 pub(crate) mod replicas;
 pub(crate) mod report;
 pub(crate) mod start;

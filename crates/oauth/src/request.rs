@@ -126,7 +126,7 @@ async fn send(
 pub(crate) fn refusal(response: &Response<Bytes>) -> (Option<String>, String) {
     #[derive(serde::Deserialize)]
     struct Refusal {
-        error: String,
+        pub error: String,
         error_description: Option<String>,
     }
     match serde_json::from_slice::<Refusal>(response.body()) {

@@ -8,7 +8,7 @@ use crate::unit::{Error, Instance};
 
 /// Launches in a separate task, so that a cancelled launch is not abandoned halfway. If the caller is gone, the
 /// instance is dropped, which ends it. The token passed to `launch` is cancelled when the caller is gone.
-pub(crate) fn launched<'a, F>(
+pub fn launched<'a, F>(
     tasks: &TaskTracker,
     launch: impl FnOnce(CancellationToken) -> F,
 ) -> BoxFuture<'a, Result<Instance, Error>>

@@ -34,7 +34,7 @@ use tokio::{
     time::timeout,
 };
 
-pub(crate) use self::allowed::Allowed;
+pub use self::allowed::Allowed;
 use self::allowed::plausible;
 pub(crate) use self::parent::{Parent, Parents};
 use crate::{pump::pump, repeats::Repeats};
@@ -67,7 +67,7 @@ const PROXY_VARIABLES: [&str; 6] = [
 ];
 
 /// The variables with the proxy's address for a server.
-pub(crate) fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str, String)> {
+pub fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str, String)> {
     let proxies = PROXY_VARIABLES.map(|name| (name, format!("http://{proxy}")));
     let without = ["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
     // Node uses the other variables only if this is set.
@@ -76,7 +76,7 @@ pub(crate) fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str
 }
 
 /// Serves until dropped.
-pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
+pub async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
@@ -118,7 +118,7 @@ struct Asked {
 
 /// The response to a refused request.
 struct Refusal {
-    status: &'static str,
+    pub status: &'static str,
     text: String,
 }
 

@@ -1,5 +1,6 @@
 //! The owner's handle of an instance, the same for all runtimes.
 
+use futures_util::future::BoxFuture;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::stderr::{Lines, Log};
-use crate::unit::{Meter, Usage};
 
 /// A longer grace period is cut to this.
 const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
@@ -64,11 +64,11 @@ impl Drop for Owner {
 }
 
 /// State shared by the handle and the reaper task.
-pub(crate) struct ProcessState {
+pub struct ProcessState {
     pub(crate) pid: Option<u32>,
-    pub(crate) label: String,
+    pub label: String,
     pub(crate) started_at: SystemTime,
-    pub(crate) log: Log,
+    pub log: Log,
     meter: Option<Box<dyn Meter>>,
     stop: watch::Sender<Stop>,
     exit: watch::Receiver<Option<Exit>>,
@@ -76,7 +76,7 @@ pub(crate) struct ProcessState {
 
 /// The most urgent stop request so far. It never becomes less urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub enum Stop {
     No,
     /// `SIGTERM` now, and `SIGKILL` at that time.
     By(Instant),
@@ -98,7 +98,7 @@ impl Stop {
 }
 
 impl ProcessState {
-    pub(crate) fn new(
+    pub fn new(
         pid: Option<u32>,
         label: String,
         meter: Option<Box<dyn Meter>>,
@@ -125,7 +125,7 @@ impl ProcessState {
         });
     }
 
-    pub(crate) fn requests(&self) -> watch::Receiver<Stop> {
+    pub fn requests(&self) -> watch::Receiver<Stop> {
         self.stop.subscribe()
     }
 
@@ -141,7 +141,7 @@ impl ProcessState {
 }
 
 impl Handle {
-    pub(crate) fn new(shared: Arc<ProcessState>) -> Self {
+    pub fn new(shared: Arc<ProcessState>) -> Self {
         Self(Arc::new(Owner(shared)))
     }
 
@@ -231,6 +231,23 @@ impl fmt::Debug for Handle {
             .field("exit", &self.exit_status())
             .finish_non_exhaustive()
     }
+}
+
+/// Past and current resource usage of an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time over all processors since its start.
+    pub cpu: Duration,
+    /// In bytes.
+    pub memory: u64,
+    /// The highest usage so far, in bytes.
+    pub memory_peak: u64,
+    pub pids: u32,
+}
+
+/// Measures the resource usage of an instance.
+pub trait Meter: Send + Sync {
+    fn read(&self) -> BoxFuture<'_, Option<Usage>>;
 }
 
 #[cfg(test)]

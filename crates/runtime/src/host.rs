@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-use crate::packages::Packages;
 use crate::process::Spawner;
+use crate::sandbox::packages::Packages;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
 /// Runs servers on the host itself, without a sandbox. A server with pinned packages is started from [`Packages`] if

@@ -13,7 +13,7 @@ const DIRECT_IO_FILE_SYSTEMS: [FsWord; 2] = [0xEF53, 0x5846_5342];
 ///
 /// Other host file systems do not support it, or keep checksums (Btrfs), which become wrong if a page changes during a
 /// direct write.
-pub(crate) fn takes_direct_io(file: &Path) -> bool {
+pub fn takes_direct_io(file: &Path) -> bool {
     statfs(file).is_ok_and(|host| DIRECT_IO_FILE_SYSTEMS.contains(&host.f_type))
 }
 

@@ -13,7 +13,7 @@ use crate::handle::Stop;
 const DEATH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Decides which step is next, and when.
-pub(crate) struct Ladder {
+pub struct Ladder {
     requests: watch::Receiver<Stop>,
     rung: Rung,
 }
@@ -26,14 +26,14 @@ enum Rung {
     GivenUp,
 }
 
-pub(crate) enum Step {
+pub enum Step {
     Terminate,
     Kill,
     GiveUp,
 }
 
 impl Ladder {
-    pub(crate) fn new(requests: watch::Receiver<Stop>) -> Self {
+    pub fn new(requests: watch::Receiver<Stop>) -> Self {
         Self {
             requests,
             rung: Rung::Running,
@@ -62,7 +62,7 @@ impl Ladder {
     /// # Cancel safety
     ///
     /// No step is lost.
-    pub(crate) async fn next(&mut self) -> Step {
+    pub async fn next(&mut self) -> Step {
         loop {
             let stop = *self.requests.borrow_and_update();
             let due = match (self.rung, stop) {

@@ -21,39 +21,34 @@
 //!
 //! MCP (bytes pass unchanged), restarts and backoff (the supervisor's task), operating systems other than Linux.
 
-pub mod docker;
-pub mod e2b;
-#[cfg(feature = "kubernetes")]
-pub mod kubernetes;
 pub mod process;
 pub mod sandbox;
 pub mod sentinel;
 
-mod apart;
-mod egress;
-mod handle;
+pub mod apart;
+pub mod egress;
+pub mod handle;
 mod host;
-mod image;
-mod ladder;
-mod lineage;
-mod packages;
-mod ports;
-mod pump;
+pub mod image;
+pub mod ladder;
+pub mod lineage;
+pub mod ports;
+pub mod pump;
 mod remote;
-mod repeats;
+pub mod repeats;
 mod search;
-mod stderr;
-mod turns;
-mod unit;
+pub mod stderr;
+pub mod turns;
+pub mod unit;
 
+pub use crate::handle::Usage;
 pub use handle::{Exit, Handle};
 pub use host::Host;
-pub use packages::{Package, PackageOptions, Packages};
 pub use ports::{Ports, notice as port_notice};
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
+pub use sandbox::packages::{Package, PackageOptions, Packages};
 pub use stderr::{Lines, Missed};
 pub use unit::{
-    Access, Enforced, Error, Fence, Fences, Instance, Runtime, Stdio, Unit, Usage, Visible,
-    VisibleFiles,
+    Access, Enforced, Error, Fence, Fences, Instance, Runtime, Stdio, Unit, Visible, VisibleFiles,
 };

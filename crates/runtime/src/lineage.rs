@@ -36,14 +36,14 @@ const MAX_LISTINGS: usize = 20;
 
 /// The fields of `/proc/PID/stat` that show where a process belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     pub(crate) pid: Pid,
     pub(crate) zombie: bool,
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
     /// Start time in clock ticks after boot. Together with the process id, it identifies a process.
-    pub(crate) started: u64,
+    pub started: u64,
     /// True for a user process whose environment is missing or unreadable.
     unsettled: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Stat {
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
 impl Stat {
-    pub(crate) fn read(pid: Pid) -> Option<Self> {
+    pub fn read(pid: Pid) -> Option<Self> {
         let text = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
         Self::parse(pid, &text)
     }

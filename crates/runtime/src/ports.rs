@@ -103,7 +103,7 @@ pub fn notice(address: SocketAddr) -> Option<&'static str> {
 
 /// Listens for connections to a server's ports.
 #[derive(Debug)]
-pub(crate) struct Listeners {
+pub struct Listeners {
     all: Vec<(u16, TcpListener)>,
     _open: Option<Sender<()>>,
 }
@@ -125,11 +125,7 @@ impl Ports {
     /// # Errors
     ///
     /// [`Error::Refused`] if a given port is in use.
-    pub(crate) async fn listen(
-        &self,
-        unit: Confined<'_>,
-        ports: Vec<Port>,
-    ) -> Result<Listeners, Error> {
+    pub async fn listen(&self, unit: Confined<'_>, ports: Vec<Port>) -> Result<Listeners, Error> {
         let mut all = Vec::with_capacity(ports.len());
         if !ports.is_empty() {
             let inner = Arc::clone(&self.0);
@@ -323,13 +319,13 @@ fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
 
 impl Listeners {
     /// Returns the published address of each port.
-    pub(crate) fn addresses(&self) -> io::Result<BTreeMap<u16, SocketAddr>> {
+    pub fn addresses(&self) -> io::Result<BTreeMap<u16, SocketAddr>> {
         let address =
             |(inside, listener): &(u16, TcpListener)| Ok((*inside, listener.local_addr()?));
         self.all.iter().map(address).collect()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
@@ -345,7 +341,7 @@ impl Listeners {
     /// # Cancel safety
     ///
     /// No connection is lost.
-    pub(crate) async fn accept(&self) -> (u16, TcpStream) {
+    pub async fn accept(&self) -> (u16, TcpStream) {
         loop {
             let accepts = self.all.iter().map(|(inside, listener)| {
                 Box::pin(async move { (*inside, listener.accept().await) })

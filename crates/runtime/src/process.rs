@@ -44,7 +44,7 @@ pub(crate) use self::cage::{Cage, Caged, Door};
 pub use self::error::Error;
 pub use self::files::raise_file_limit;
 pub(crate) use self::fork::{inherited, seal_inherited};
-pub(crate) use self::spawner::Guest;
+pub use self::spawner::Guest;
 pub use self::spawner::{Guests, Spawner};
 pub use crate::handle::{Exit, Handle};
 pub use crate::sentinel::SentinelCommand;

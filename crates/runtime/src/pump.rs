@@ -13,7 +13,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// Copies in both directions until both ends are reached, one of them fails, or the connection is idle for too long.
-pub(crate) async fn pump(mut left: TcpStream, right: impl AsyncRead + AsyncWrite) {
+pub async fn pump(mut left: TcpStream, right: impl AsyncRead + AsyncWrite) {
     let (left_reads, left_writes) = left.split();
     let (right_reads, right_writes) = tokio::io::split(right);
     let idle = Idle::default();
@@ -39,7 +39,7 @@ async fn copy(
 }
 
 /// The time of the last traffic on a connection, in either direction.
-pub(crate) struct Idle {
+pub struct Idle {
     begun: Instant,
     /// Milliseconds since `begun`.
     moved: AtomicU64,
@@ -56,7 +56,7 @@ impl Default for Idle {
 
 impl Idle {
     /// Reads available data. Fails when the connection has been idle for too long.
-    pub(crate) async fn read(
+    pub async fn read(
         &self,
         from: &mut (impl AsyncRead + Unpin),
         buffer: &mut [u8],
@@ -75,11 +75,7 @@ impl Idle {
     }
 
     /// Writes all data. Fails when that takes too long.
-    pub(crate) async fn write(
-        &self,
-        to: &mut (impl AsyncWrite + Unpin),
-        bytes: &[u8],
-    ) -> io::Result<()> {
+    pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
         timeout(IDLE_TIMEOUT, to.write_all(bytes)).await?
     }
 }

@@ -51,6 +51,7 @@ mod cgroup;
 mod channel;
 pub(crate) mod confine;
 mod mounts;
+pub(crate) mod packages;
 mod ports;
 mod prepare;
 mod seccomp;
@@ -84,9 +85,9 @@ use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, host_ports, judge
 use self::view::{Plan, Wanted};
 use self::volume::Volumes;
 use crate::egress::{self, Allowed};
-use crate::packages::{Files, Packages};
 use crate::ports::{Listeners, Ports};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
+use crate::sandbox::packages::Packages;
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit, VisibleFiles};
 
 pub use self::confine::Bounds;
@@ -557,4 +558,13 @@ fn spawn(error: process::Error) -> Error {
     }
     let cause = std::error::Error::source(&error).map(|source| format!(": {source}"));
     Error::Failed(format!("{error}{}", cause.unwrap_or_default()))
+}
+
+/// The host files that a package needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    /// The folder of the package.
+    pub(crate) folder: PathBuf,
+    /// The program that runs it. Its dependencies are needed too.
+    pub(crate) interpreter: PathBuf,
 }

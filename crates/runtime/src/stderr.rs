@@ -22,7 +22,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 const CUT_MARK: &str = " …[cut]";
 
 /// The shared state of writer and readers.
-pub(crate) struct Log(Mutex<State>);
+pub struct Log(Mutex<State>);
 
 struct State {
     tail: VecDeque<Arc<str>>,
@@ -64,7 +64,7 @@ impl Log {
     }
 
     /// Ends the log. Followers still get the lines offered before.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let mut state = self.0.lock();
         state.followers = None;
         state.is_closed = true;
@@ -75,7 +75,7 @@ impl Log {
     /// # Cancel safety
     ///
     /// Everything read is in the log, except an incomplete last line.
-    pub(crate) async fn fill(&self, mut pipe: impl AsyncRead + Unpin) {
+    pub async fn fill(&self, mut pipe: impl AsyncRead + Unpin) {
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut splitter = Splitter::default();
         while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
@@ -85,13 +85,13 @@ impl Log {
     }
 
     /// Adds a line that the instance did not write.
-    pub(crate) fn note(&self, line: &str) {
+    pub fn note(&self, line: &str) {
         let mut splitter = Splitter::default();
         splitter.push(line.as_bytes(), |line| self.push(line));
         splitter.finish(|line| self.push(line));
     }
 
-    pub(crate) fn push(&self, line: Arc<str>) {
+    pub fn push(&self, line: Arc<str>) {
         let mut state = self.0.lock();
         state.bytes += line.len() + 1;
         state.tail.push_back(Arc::clone(&line));
@@ -147,13 +147,13 @@ impl Lines {
 
 /// Splits chunks into lines.
 #[derive(Default)]
-pub(crate) struct Splitter {
+pub struct Splitter {
     line: Vec<u8>,
     cut: bool,
 }
 
 impl Splitter {
-    pub(crate) fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Arc<str>)) {
+    pub fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Arc<str>)) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             self.extend(&bytes[..end]);
             emit(self.take());
@@ -162,7 +162,7 @@ impl Splitter {
         self.extend(bytes);
     }
 
-    pub(crate) fn finish(&mut self, mut emit: impl FnMut(Arc<str>)) {
+    pub fn finish(&mut self, mut emit: impl FnMut(Arc<str>)) {
         if !self.line.is_empty() {
             emit(self.take());
         }

@@ -16,7 +16,7 @@ use crate::unit::Error;
 /// Longer than any launch. Exception: an image pull, which stops when the launch is cancelled.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(180);
 
-pub(crate) struct Turns {
+pub struct Turns {
     known: Mutex<HashMap<String, Weak<Semaphore>>>,
     /// The name of the wait in errors, and its timeout.
     what: &'static str,
@@ -40,7 +40,7 @@ impl Turns {
     }
 
     /// Waits for the lock. Only the holder of the permit may work on `id`.
-    pub(crate) async fn turn(&self, id: &str) -> Result<OwnedSemaphorePermit, Error> {
+    pub async fn turn(&self, id: &str) -> Result<OwnedSemaphorePermit, Error> {
         let turn = self.of(id).acquire_owned();
         match timeout(self.within, turn).await {
             Ok(Ok(turn)) => Ok(turn),

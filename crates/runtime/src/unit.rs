@@ -52,12 +52,12 @@ pub struct Fences {
 
 /// A [`Unit`] that is to run in a sandbox.
 #[derive(Clone, Copy)]
-pub(crate) struct Confined<'a> {
-    pub(crate) label: &'a str,
-    pub(crate) launch: &'a Launch,
+pub struct Confined<'a> {
+    pub label: &'a str,
+    pub launch: &'a Launch,
     /// Its `id` is part of the names of everything created for it.
-    pub(crate) sandbox: &'a Sandbox,
-    pub(crate) fence: Option<&'a Fence>,
+    pub sandbox: &'a Sandbox,
+    pub fence: Option<&'a Fence>,
 }
 
 /// A running server.
@@ -153,18 +153,6 @@ pub struct Enforced {
     pub how: String,
 }
 
-/// Past and current resource usage of an instance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Processor time over all processors since its start.
-    pub cpu: Duration,
-    /// In bytes.
-    pub memory: u64,
-    /// The highest usage so far, in bytes.
-    pub memory_peak: u64,
-    pub pids: u32,
-}
-
 /// Why a runtime failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -238,7 +226,7 @@ pub trait Runtime: Send + Sync + 'static {
 ///
 /// # Errors
 /// The last error.
-pub(crate) async fn remove_each<T, R>(
+pub async fn remove_each<T, R>(
     all: impl IntoIterator<Item = T>,
     mut remove: impl FnMut(T) -> R,
 ) -> Result<usize, Error>
@@ -256,11 +244,6 @@ where
     failed.map_or(Ok(removed), Err)
 }
 
-/// Measures the resource usage of an instance.
-pub(crate) trait Meter: Send + Sync {
-    fn read(&self) -> BoxFuture<'_, Option<Usage>>;
-}
-
 impl Unit {
     #[must_use]
     pub fn new(label: impl Into<String>, launch: impl Into<Arc<Launch>>) -> Self {
@@ -273,7 +256,7 @@ impl Unit {
 
     /// # Errors
     /// The unit does not use a sandbox.
-    pub(crate) fn confined(&self) -> Result<Confined<'_>, Error> {
+    pub fn confined(&self) -> Result<Confined<'_>, Error> {
         let why = "it is configured to run on the host itself, not in a sandbox";
         let refused = || Error::Lasting(why.to_owned());
         Ok(Confined {
@@ -287,7 +270,7 @@ impl Unit {
 
 impl Confined<'_> {
     /// Returns whether the transport is stdio.
-    pub(crate) fn has_streams(self) -> bool {
+    pub fn has_streams(self) -> bool {
         self.launch.reach == Reach::Streams
     }
 }

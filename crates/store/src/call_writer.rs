@@ -10,12 +10,13 @@ use chrono::SecondsFormat;
 use rusqlite::{Connection, TransactionBehavior, params};
 use sqlx::{PgConnection, PgPool, Postgres, QueryBuilder};
 
+use crate::connect::CHECKPOINT_PAGES;
+use crate::connect::WAL_LIMIT_BYTES;
 use crate::{
     CallEnd, CallStatus, CallWrite, NewCall, Store, Time,
     call::{clean, name},
     error::Result,
     id::micros,
-    open::{CHECKPOINT_PAGES, WAL_LIMIT_BYTES},
     sql::{Pool, Whole, within},
     writer::Writer,
 };

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use chrono::TimeDelta;
 use model::ProjectId;
 
+use crate::connect::ACQUIRE_TIMEOUT;
 use crate::{
     Store, Time,
     error::{Error, Result},
-    open::ACQUIRE_TIMEOUT,
     sql::{Pool, execute, rows},
 };
 

@@ -20,6 +20,7 @@
 mod call;
 mod call_writer;
 mod change;
+mod connect;
 mod conversation;
 mod error;
 mod event;
@@ -46,6 +47,7 @@ mod tool_change;
 mod workspace;
 mod writer;
 
+pub use crate::connect::Location;
 pub use call::{
     CallCount, CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallSteps, CallWrite, NewCall,
 };
@@ -58,7 +60,7 @@ pub use id::{Time, floor as id_at, new_id, now};
 pub use key::{HashedKey, KeyRow, NewKey, Role};
 pub use login::{LoginClientRow, LoginRow, NewLogin};
 pub use master::MasterRow;
-pub use open::{Location, Store};
+pub use open::Store;
 pub use page::{MAX_PAGE, Page, Put};
 pub use product::{Installed, ProductRow};
 pub use project::{NewProject, ProjectRow};

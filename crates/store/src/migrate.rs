@@ -17,10 +17,10 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+use crate::connect::Location;
 use crate::{
     error::{Error, OpenError},
     id::now,
-    open::Location,
     sql::{On, Pool, Tx, execute, row, rows},
 };
 

@@ -1,18 +1,15 @@
 //! The handle, and opening a database.
 
+use crate::connect::ACQUIRE_TIMEOUT;
+use crate::connect::Location;
+use crate::connect::attach;
 use std::{
-    fmt,
-    fs::OpenOptions,
-    io,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-    str::FromStr,
-    sync::Arc,
+    fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, str::FromStr, sync::Arc,
     time::Duration,
 };
 
 use sqlx::{
-    ConnectOptions, Connection, Row as _, SqliteConnection,
+    ConnectOptions, Connection, Row as _,
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
@@ -25,27 +22,6 @@ use crate::{
     sql::{Pool, STATEMENT_TIMEOUT, within},
     writer::Writer,
 };
-
-/// Timeout for getting a connection from a pool.
-pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Bytes per page. Most writes are call records, which touch a few pages and change a few hundred bytes in each. Larger
-/// pages would mean more to write and to wait for, and would not save space.
-const PAGE_BYTES: u32 = 1024;
-/// Bytes of the write-ahead log that are kept after a checkpoint.
-pub(crate) const WAL_LIMIT_BYTES: u32 = 64 << 20;
-/// Pages in the write-ahead log that trigger a checkpoint.
-pub(crate) const CHECKPOINT_PAGES: u32 = 4000;
-
-/// The location of a database.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Location {
-    /// A file, created with mode 0600 if it is missing. Its directory must exist. While it is open, SQLite keeps two
-    /// more files beside it (`-wal`, `-shm`).
-    Sqlite(PathBuf),
-    /// A URL, `postgres://user:password@host:port/database`.
-    Postgres(String),
-}
 
 /// A handle to a database. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -220,32 +196,6 @@ fn private_file(file: &Path) -> io::Result<()> {
     }
 }
 
-pub(crate) async fn attach(
-    conn: &mut SqliteConnection,
-    path: &str,
-    query_only: bool,
-) -> sqlx::Result<()> {
-    sqlx::query("ATTACH $1 AS kb")
-        .bind(path)
-        .execute(&mut *conn)
-        .await?;
-    // The page size applies to new files; an existing file keeps its size. Only FULL makes a commit durable: NORMAL may
-    // lose the last commits when the machine stops.
-    let pragmas = format!(
-        "PRAGMA kb.page_size = {PAGE_BYTES}; PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \
-         PRAGMA kb.journal_size_limit = {WAL_LIMIT_BYTES}; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};"
-    );
-    sqlx::raw_sql(sqlx::AssertSqlSafe(pragmas))
-        .execute(&mut *conn)
-        .await?;
-    if query_only {
-        sqlx::raw_sql("PRAGMA query_only = ON")
-            .execute(conn)
-            .await?;
-    }
-    Ok(())
-}
-
 fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     // sqlx accepts any scheme. The error of its parser may repeat a part of the URL, including the password.
     let is_ours = url.starts_with("postgres://") || url.starts_with("postgresql://");
@@ -296,21 +246,6 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
         })
         .connect_lazy_with(options);
     Ok(Pool::Postgres(pool))
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sqlite(file) => write!(f, "{}", file.display()),
-            Self::Postgres(url) => f.write_str(&model::url_for_display(url)),
-        }
-    }
-}
-
-impl fmt::Debug for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Location({self})")
-    }
 }
 
 #[cfg(test)]

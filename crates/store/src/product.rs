@@ -15,7 +15,6 @@ use crate::{
     quota::Quota,
     server,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
-    workspace,
 };
 
 /// A product installed in a project.
@@ -66,7 +65,7 @@ impl Store {
         let before = servers_of(&mut tx, project, &product.id).await?;
         let mut rows = Vec::with_capacity(servers.len());
         for server in servers {
-            workspace::name_is_free(&mut tx, project, &server.name).await?;
+            project::name_is_not_hosted(&mut tx, project, &server.name).await?;
             rows.push(upsert_server(&mut tx, &product, server).await?);
         }
         let mut removed = Vec::new();

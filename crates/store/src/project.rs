@@ -1,6 +1,6 @@
 //! Projects, which isolate servers, secrets and settings from each other.
 
-use model::ProjectId;
+use model::{ProjectId, ServerName};
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::FromRow;
@@ -10,7 +10,6 @@ use crate::{
     error::{Error, Result},
     id::now,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
-    workspace,
 };
 
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
@@ -138,7 +137,7 @@ impl Store {
             "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",
             key
         )?;
-        workspace::delete_all(&mut tx, key).await?;
+        delete_all(&mut tx, key).await?;
         execute!(tx, "DELETE FROM kb.projects WHERE id = $1", key)?;
         tx.commit().await
     }
@@ -157,4 +156,37 @@ pub(crate) async fn lock(tx: &mut Tx, id: &ProjectId) -> Result<()> {
 /// The value of `project_id` in tables that also hold rows of the configuration file's servers.
 pub(crate) fn scope(project: Option<&ProjectId>) -> Key<'_> {
     Key(project.map_or("", ProjectId::as_str))
+}
+
+/// Removes a project's hosted servers. Rows of other kinds remain, without the project.
+pub(crate) async fn delete_all(tx: &mut Tx, project: Key<'_>) -> Result<()> {
+    execute!(
+        tx,
+        "DELETE FROM kb.agent_workspaces WHERE project_id = $1 AND container_type = 'mcp_server'",
+        project
+    )?;
+    Ok(())
+}
+
+/// Checks that no hosted server of the project has this name. The project must be locked.
+pub(crate) async fn name_is_not_hosted(
+    tx: &mut Tx,
+    project: &ProjectId,
+    name: &ServerName,
+) -> Result<()> {
+    let found = row!(
+        tx,
+        (String,),
+        "SELECT id FROM kb.agent_workspaces
+         WHERE container_type = 'mcp_server' AND COALESCE(project_id, '') = $1 AND name = $2",
+        Key(project.as_str()),
+        Key(name.as_str()),
+    )?;
+    match found {
+        None => Ok(()),
+        Some(_) => {
+            let why = "a hosted server of the project has this name";
+            Err(Error::conflict("server", name, why))
+        }
+    }
 }

@@ -12,7 +12,6 @@ use crate::{
     project,
     quota::Quota,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
-    workspace,
 };
 
 /// The transport of a server, as stored in the column.
@@ -68,7 +67,7 @@ impl Store {
     ) -> Result<Put<ServerRow>> {
         let mut tx = self.pool.begin().await?;
         project::lock(&mut tx, project).await?;
-        workspace::name_is_free(&mut tx, project, &server.name).await?;
+        project::name_is_not_hosted(&mut tx, project, &server.name).await?;
         let row = row!(
             tx,
             ServerRow,

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     id::{new_id, now},
     project, server,
-    sql::{Doc, Key, Text, Tx, execute, row, rows},
+    sql::{Doc, Key, Text, execute, row, rows},
 };
 
 /// A hosted server.
@@ -230,38 +230,5 @@ impl Store {
         server::forget(&mut tx, project, &row.name).await?;
         tx.commit().await?;
         Ok(row)
-    }
-}
-
-/// Removes a project's hosted servers. Rows of other kinds remain, without the project.
-pub(crate) async fn delete_all(tx: &mut Tx, project: Key<'_>) -> Result<()> {
-    execute!(
-        tx,
-        "DELETE FROM kb.agent_workspaces WHERE project_id = $1 AND container_type = 'mcp_server'",
-        project
-    )?;
-    Ok(())
-}
-
-/// Checks that no hosted server of the project has this name. The project must be locked.
-pub(crate) async fn name_is_free(
-    tx: &mut Tx,
-    project: &ProjectId,
-    name: &ServerName,
-) -> Result<()> {
-    let found = row!(
-        tx,
-        (String,),
-        "SELECT id FROM kb.agent_workspaces
-         WHERE container_type = 'mcp_server' AND COALESCE(project_id, '') = $1 AND name = $2",
-        Key(project.as_str()),
-        Key(name.as_str()),
-    )?;
-    match found {
-        None => Ok(()),
-        Some(_) => {
-            let why = "a hosted server of the project has this name";
-            Err(Error::conflict("server", name, why))
-        }
     }
 }

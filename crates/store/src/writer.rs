@@ -16,7 +16,8 @@ use std::{
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::open::{ACQUIRE_TIMEOUT, attach};
+use crate::connect::ACQUIRE_TIMEOUT;
+use crate::connect::attach;
 
 #[derive(Clone)]
 pub(crate) struct Writer {

@@ -10,9 +10,8 @@ use model::{NativeName, ProjectId, ServerKey};
 use parking_lot::Mutex;
 use store::{Store, Topic};
 
-use crate::{
-    auth::Identities, hosting::Hosting, logins::Logins, projects::Projects, replica::Replica,
-};
+use auth::Identities;
+use backend::{hosting::Hosting, logins::Logins, projects::Projects, replica::Replica};
 
 pub(crate) struct Changes<'c> {
     identities: &'c Identities,

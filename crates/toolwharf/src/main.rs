@@ -3,40 +3,19 @@
 //! `main` only selects what to run. The MCP surfaces are in [`gateway`], the operators' interfaces in [`ops`] and
 //! [`rest`], the command line in [`cli`].
 
-mod agents;
-mod auth;
 mod changes;
 mod cli;
-mod clients;
-mod console;
-mod entries;
-mod gateway;
-mod hosting;
-mod html;
-mod install;
-mod itself;
 mod kubernetes;
-mod live;
-mod lock;
-mod locks;
-mod logins;
 mod logs;
-mod master;
 mod memory;
 mod ops;
-mod projects;
-mod registry;
-mod replica;
-mod rest;
-mod sealed;
 mod serve;
-mod signin;
-mod startup;
 mod stdio;
-mod tickets;
 mod webhook;
 
 use std::process::ExitCode;
+
+use backend::startup;
 
 /// A call makes some dozens of small allocations on several threads.
 #[global_allocator]

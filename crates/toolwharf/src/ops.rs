@@ -16,7 +16,9 @@ use engine::{
     server::{Server, State},
 };
 
-use crate::{auth::Keys, gateway::Front, replica::Replica};
+use auth::Keys;
+use backend::replica::Replica;
+use gateway::Front;
 
 /// Set once the gateway has started.
 #[derive(Clone, Default)]

@@ -22,29 +22,29 @@ use tokio_util::{
     task::{AbortOnDropHandle, TaskTracker},
 };
 
-use crate::{
-    agents::Agents,
-    auth::{self, Identities, Role},
-    changes::Changes,
+use crate::{changes::Changes, logs, memory, ops, webhook};
+use auth::{Identities, Role, tickets::Tickets};
+use backend::{
     clients::Clients,
-    console::{self, Apps},
-    gateway::{
-        self, For, Front, Guard, Leases, Seal,
-        peers::{self, Peers},
-    },
     hosting::Hosting,
-    install::Catalogue,
     itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
-    logins, logs, memory, ops,
+    logins,
     projects::Projects,
     replica::{self, Replica},
-    rest::{Rest, Site},
-    signin,
     startup::{self, CliOverrides},
-    tickets::Tickets,
-    webhook,
+};
+use gateway::{
+    For, Front, Guard, Leases, Seal,
+    peers::{self, Peers},
+    signin,
+};
+use install::Catalogue;
+use rest::{
+    Rest, Site,
+    agents::Agents,
+    console::{self, Apps},
 };
 
 /// Time for clients to receive the last event of a chat that was stopped.
@@ -297,7 +297,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = front.reap() => {}
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
-            () = async { crate::entries::migrate(projects.store(), async || projects.entry_key().await).await; std::future::pending().await } => {}
+            () = async { backend::entries::migrate(projects.store(), async || projects.entry_key().await).await; std::future::pending().await } => {}
             () = sandbox => {}
             () = follow(replica.as_deref()) => {}
             () = follow_peers(peers.as_deref()) => {}

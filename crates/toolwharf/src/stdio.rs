@@ -25,14 +25,15 @@ use tokio::time::Instant;
 
 use self::link::Finder;
 use crate::{
-    auth,
-    clients::{self, Clients, token_file},
-    gateway,
-    itself::Itself,
-    live::{Live, warn_of},
     logs,
     serve::{STOP_TIMEOUT, ended},
-    startup::{self, CliOverrides, TOKEN_FILE},
+};
+use auth::admin_token::TOKEN_FILE;
+use backend::{
+    clients::{self, Clients, token_file},
+    itself::Itself,
+    live::{Live, warn_of},
+    startup::{self, CliOverrides},
 };
 
 /// Error for a client that was disconnected with `toolwharf disconnect`.

@@ -24,7 +24,7 @@ pub use retry::Retry;
 
 use crate::{
     message::{Block, Message},
-    raw::{Fields, Raw},
+    raw::Raw,
     tool::ToolFunction,
 };
 
@@ -219,29 +219,10 @@ fn check_extra(
     }
 }
 
-/// A tool's schema in the form that model APIs accept: for an object, without alternatives at the top level. Otherwise
-/// one tool with another schema would make every request fail. The server checks the arguments in any case.
-pub(crate) fn object_schema(schema: &Raw) -> Raw {
-    const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
-    let Ok(mut fields) = schema.read::<Fields>() else {
-        return Raw::of(&serde_json::json!({ "type": "object" }));
-    };
-    let is_object = fields
-        .get("type")
-        .is_some_and(|raw| raw.get() == "\"object\"");
-    if is_object && ALTERNATIVES.iter().all(|name| fields.get(name).is_none()) {
-        return schema.clone();
-    }
-    fields
-        .0
-        .retain(|(name, _)| !ALTERNATIVES.contains(&name.as_str()));
-    fields.set("type", Raw::of(&"object"));
-    Raw::of(&fields)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool::object_schema;
 
     #[test]
     fn schemas_are_made_acceptable_and_otherwise_left_alone() {

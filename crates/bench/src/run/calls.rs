@@ -207,7 +207,7 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             product
         }
     };
-    super::start::wait_for_tools(&mut source, SERVERS * TOOLS_EACH).await?;
+    crate::run::ready::wait_for_tools(&mut source, SERVERS * TOOLS_EACH).await?;
     let mut client = Client::connect(&source.url, Era::Legacy).await?;
     let page = client.list(None).await?;
     let tools = client.tools().await?.len();
@@ -505,7 +505,7 @@ pub(crate) async fn through_product(
     let home = Home::new(&json!({ "bench": entry }), settings)?;
     let mut proxy = home.spawn(program).await?;
     proxy.ready().await?;
-    super::start::wait_for_tools(&mut proxy, 1).await?;
+    crate::run::ready::wait_for_tools(&mut proxy, 1).await?;
     Ok(Chain { proxy, server })
 }
 
@@ -523,7 +523,7 @@ pub(crate) async fn through_replica(
     }
     let mut proxy = home.spawn(program).await?;
     proxy.ready().await?;
-    super::start::wait_for_tools(&mut proxy, 1).await?;
+    crate::run::ready::wait_for_tools(&mut proxy, 1).await?;
     let server = None;
     Ok(Chain { proxy, server })
 }

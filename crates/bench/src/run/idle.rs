@@ -44,7 +44,7 @@ pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         Product::Toolwharf(program) => {
             let mut product = part::product_spawn(program, &ten_servers(0)?).await?;
             product.ready().await?;
-            super::start::wait_for_tools(&mut product, 200).await?;
+            crate::run::ready::wait_for_tools(&mut product, 200).await?;
             let private = settled(product.pid).await?;
             let helpers = proc::helpers_private(product.pid);
             product.stop().await;
@@ -83,7 +83,7 @@ pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             let servers = json!({ "bench": stdio_entry(&[])? });
             let mut product = part::product_spawn(program, &servers).await?;
             product.ready().await?;
-            super::start::wait_for_tools(&mut product, 1).await?;
+            crate::run::ready::wait_for_tools(&mut product, 1).await?;
             let cost = stream_cost(&product, count)
                 .await
                 .with_context(|| format!("the product's log ends:\n{}", product.log()));

@@ -21,9 +21,9 @@ use super::idle::settled;
 use super::load::{Round, Work};
 use super::part::{self, Home, Part};
 use super::report::{Bound, Row, median};
-use super::start::wait_for_tools;
 use super::{Driver, Product};
 use crate::echo::Era;
+use crate::run::ready::wait_for_tools;
 
 const CLIENTS: usize = 32;
 const SERVERS: usize = 5;

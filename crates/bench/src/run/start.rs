@@ -5,25 +5,22 @@
 //! listed its tools. The gateway gets a new data directory each time, so that a remembered list cannot help.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::calls::{server_arguments, ten_servers, words};
-use super::client::Client;
-use super::part::{self, Part, own_path};
+use super::part::{self, own_path};
+use super::ready::{DEADLINE, wait_for_tools};
 use super::report::{Bound, Row, median};
 use super::{Driver, Product};
-use crate::echo::Era;
 
 /// Time that the gateway may add to the start of the servers, in milliseconds.
 const MAX_ADDED_MS: f64 = 50.0;
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Measures the start with fast servers, and with one that takes 300 ms.
 ///
@@ -54,46 +51,6 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         });
     }
     Ok(rows)
-}
-
-/// Waits until the endpoint lists `count` tools.
-///
-/// # Errors
-///
-/// It did not within 60 s.
-pub(crate) async fn wait_for_tools(part: &mut Part, count: usize) -> anyhow::Result<()> {
-    let deadline = Instant::now() + DEADLINE;
-    let mut last = String::from("nothing was answered");
-    while Instant::now() < deadline {
-        match timeout(DEADLINE, listed(&part.url, count)).await? {
-            Ok(()) => return Ok(()),
-            Err(error) => last = format!("{error:#}"),
-        }
-        sleep(Duration::from_millis(1)).await;
-    }
-    anyhow::bail!(
-        "{count} tools were not listed within 60 s ({last}):\n{}",
-        part.log()
-    )
-}
-
-/// Lists until `count` tools are there. Fails if the connection fails.
-async fn listed(url: &str, count: usize) -> anyhow::Result<()> {
-    let deadline = Instant::now() + DEADLINE;
-    let mut client = Client::connect(url, Era::Legacy).await;
-    if client.is_err() {
-        // A server that only supports the modern era has no `initialize`.
-        client = Client::connect(url, Era::Modern).await;
-    }
-    let mut client = client?;
-    loop {
-        let found = client.tools().await?.len();
-        if found >= count {
-            return Ok(());
-        }
-        anyhow::ensure!(Instant::now() < deadline, "only {found} tools");
-        sleep(Duration::from_millis(1)).await;
-    }
 }
 
 async fn product(driver: &Driver, delay: u64) -> anyhow::Result<f64> {

@@ -10,9 +10,9 @@
 mod authorize;
 mod connect;
 mod duplex;
+mod handshake;
 pub mod http;
 mod slot;
-mod sse;
 mod whose;
 
 use std::{sync::Arc, time::Duration};
@@ -21,9 +21,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 pub use self::authorize::{Access, Authorize, Prove, Sign, SignIn, Token};
-pub use self::connect::{ConnectError, Connector, Identity, Options, Stray, Target};
+pub use self::connect::{Connector, Stray, Target};
 use self::http::HeaderList;
 pub use self::whose::CallerId;
+pub use crate::client::handshake::ConnectError;
+pub use crate::client::handshake::Identity;
+pub use crate::client::handshake::Options;
 use crate::{
     Era, Frame, Version,
     chain::Behind,
@@ -135,8 +138,8 @@ impl ServerInfo {
     /// `result` is not an `InitializeResult` or `DiscoverResult`.
     pub fn remembered(era: Era, result: Bytes) -> Result<Self, ConnectError> {
         match era {
-            Era::Legacy => connect::read_initialize(result),
-            Era::Modern => connect::read_discover(result),
+            Era::Legacy => handshake::read_initialize(result),
+            Era::Modern => handshake::read_discover(result),
         }
     }
 
@@ -211,7 +214,7 @@ impl Client {
     /// # Errors
     /// [`CallError`]. A JSON-RPC error counts as a response.
     pub async fn ask(&self, method: &str, members: &str) -> Result<Frame, CallError> {
-        connect::ask(self, method, &self.own_params(members)).await
+        handshake::ask(self, method, &self.own_params(members)).await
     }
 
     /// `params` of one of the gateway's own requests: `members` (JSON text without braces) and the `_meta` that the era

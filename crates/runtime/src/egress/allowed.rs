@@ -11,7 +11,7 @@ const MAX_REFUSED: usize = 8;
 
 /// Hosts that may be reached.
 #[derive(Debug)]
-pub(crate) struct Allowed {
+pub struct Allowed {
     entries: Vec<Entry>,
     /// True if names may also resolve to private and loopback addresses.
     private: bool,
@@ -44,7 +44,7 @@ impl Allowed {
     /// # Errors
     ///
     /// Says which entry is invalid, and why.
-    pub(crate) fn parse(entries: &[String]) -> Result<Self, String> {
+    pub fn parse(entries: &[String]) -> Result<Self, String> {
         entries
             .iter()
             .map(|entry| Entry::parse(entry))
@@ -119,8 +119,7 @@ impl Allowed {
     /// # Errors
     ///
     /// The first entry that is a name.
-    #[cfg(feature = "kubernetes")]
-    pub(crate) fn addresses(&self) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
+    pub fn addresses(&self) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
         let address = |entry: &Entry| match &entry.host {
             Host::Address(ip) => Ok((*ip, entry.port)),
             Host::Name(name) => Err(name.clone()),

@@ -12,7 +12,7 @@ const TCP_LISTEN: &str = "0A";
 /// A listening process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
-    pub(super) pid: u32,
+    pub pid: u32,
     /// The kernel's short name of the command.
     command: String,
 }

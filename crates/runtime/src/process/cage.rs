@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::process::Pid;
 
 use crate::handle::Exit;
-use crate::unit::Meter;
+use crate::handle::Meter;
 
 /// Resources for the start of a sandboxed child.
 pub(crate) struct Door {

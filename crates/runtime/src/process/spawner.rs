@@ -86,15 +86,15 @@ struct Launched {
 #[derive(Clone, Default)]
 pub struct Guests(Weak<Link>);
 
-/// The first process of a container. The sentinel kills it after the gateway's death, unless this is dropped before.
-pub(crate) struct Guest {
+/// The first process of a container. The sentinel kills it like a child of this process, unless this is dropped before.
+pub struct Guest {
     link: Weak<Link>,
     pid: i32,
 }
 
 impl Guests {
     /// Registers the process with this id and start tick.
-    pub(crate) fn add(&self, pid: i32, started: u64) -> Guest {
+    pub fn add(&self, pid: i32, started: u64) -> Guest {
         let link = self.0.clone();
         if let Some(link) = link.upgrade() {
             link.add_guest(pid, started);

@@ -16,10 +16,11 @@ use super::census;
 use super::cgroup::Group;
 use super::volume::Opened;
 use crate::handle::Exit;
+use crate::handle::Meter;
+use crate::handle::Usage;
 use crate::lineage::{Lineage, Stat};
 use crate::ports::Closing;
 use crate::process::{Cage, Stdin};
-use crate::unit::{Meter, Usage};
 
 /// 128 + `SIGKILL`: bubblewrap's exit code if the server was killed.
 const KILLED_EXIT_CODE: i32 = 137;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use crate::unit::Usage;
+use crate::handle::Usage;
 
 /// Usage of all processes in the process namespace of `pid`.
 pub(super) fn usage(pid: Pid) -> Option<Usage> {

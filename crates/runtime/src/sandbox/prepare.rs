@@ -23,7 +23,7 @@ use super::shim::Order;
 use super::view::{Plan, Scratch, Tmp, View, Wanted};
 use super::volume::Opened;
 use super::{Inner, failed, seccomp, shim, view, volume};
-use crate::packages::Files;
+use crate::sandbox::Files;
 use crate::search::own_path;
 use crate::unit::{Confined, Enforced, Error, Unit};
 

@@ -14,7 +14,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, origin = self.path, here
         if path.startswith("http://"):
-            # It is spoken to as a proxy.
+            # The client uses it as a proxy.
             origin = "http://" + path.split("/")[2]
             path = path[len(origin):]
         path = path.split("?")[0].replace("%2f", "/")
@@ -74,7 +74,7 @@ def npm(name, files=None, integrity=True, **manifest):
 
 
 def repository(name, files):
-    """A repository that is served over plain HTTP, and is on the disk."""
+    """A repository on the disk that is also served over plain HTTP."""
     work = folder / "work" / name
     for file, content in files.items():
         path = work / file
@@ -97,7 +97,7 @@ scripts = {name: run for name in ["preinstall", "install", "postinstall", "prepa
 git = f"git+{here}/git/evil.git"
 repository("inner", {"package.json": json.dumps({"name": "inner", "version": "1.0.0"})})
 repository("evil", {
-    # npm installs the dependencies of a repository that has to be prepared, with the settings that it finds in it.
+    # If a repository must be prepared, npm installs its dependencies with the settings in the repository.
     ".npmrc": "git=./git\n",
     "git": f"#!/bin/sh\n{run}\nexit 1\n",
     "package.json": json.dumps({
@@ -137,7 +137,7 @@ npm("shrinkwrap", {"npm-shrinkwrap.json": json.dumps({
     "name": "shrinkwrap", "version": "1.0.0", "lockfileVersion": 3, "requires": True,
     "packages": {"": {"dependencies": {"evil": "1.0.0"}}, "node_modules/evil": {"version": "1.0.0", "resolved": git}},
 })}, dependencies={"evil": "1.0.0"})
-# npm refuses what shrinks to a thousandth.
+# npm rejects archives with a compression ratio of 1000.
 npm("large", {"noise": os.urandom(200_000), "zeros": b"\0" * (64 << 20)})
 npm("many", {f"files/{number}": "" for number in range(4000)})
 

@@ -3,9 +3,9 @@
 //! Invariant: a variable's value may come from the environment of the command line (`--env KEY`), so that no secret
 //! needs to be in the arguments.
 
-use std::{env, io::Read};
+use crate::cli::prompt::stdin;
+use std::env;
 
-use anyhow::Context as _;
 use api::Server;
 use clap::Parser;
 use http::header;
@@ -18,9 +18,11 @@ use super::{
     http::{Api, Refused, of_project},
     names, print,
     reach::{Place, own},
-    servers::{connected, of_server, said_name, told, warn},
+    servers::{connected, said_name, told, warn},
 };
-use crate::{registry, rest::configured};
+use crate::cli::http::of_server;
+use backend::registry;
+use rest::configured;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -170,7 +172,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             let file = edited.file.display();
             eprintln!("no gateway is running: added `{name}` to {file}");
             if context.output == Output::Json {
-                let config = config::Config::load(&sources, &crate::startup::env).ok();
+                let config = config::Config::load(&sources, &backend::startup::env).ok();
                 let spec = config.and_then(|c| c.servers.into_iter().find(|s| s.name == name));
                 print::json(&spec.map(|spec| configured(&spec)))?;
             }
@@ -443,26 +445,6 @@ fn json_entry(text: &str) -> Result<Value, Usage> {
         return Err(wrong("it is not an object".into()));
     }
     Ok(entry)
-}
-
-/// Maximum size of standard input, in bytes.
-const MAX_INPUT_BYTES: u64 = 16 << 20;
-
-/// Reads all of standard input.
-pub(super) fn stdin() -> anyhow::Result<String> {
-    let mut text = String::new();
-    let read = std::io::stdin()
-        .lock()
-        .take(MAX_INPUT_BYTES + 1)
-        .read_to_string(&mut text)
-        .context("cannot read standard input")?;
-    if read as u64 > MAX_INPUT_BYTES {
-        anyhow::bail!(
-            "standard input is larger than {} MiB",
-            MAX_INPUT_BYTES >> 20
-        );
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

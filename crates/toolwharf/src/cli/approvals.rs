@@ -8,9 +8,10 @@ use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::json;
 
 use super::{
-    Context, Output, Usage, http::of_project, names, pages, print, prompt::agreed,
-    servers::of_server, shown, tools,
+    Context, Output, Usage, http::of_project, names, pages, print, prompt::agreed, shown,
+    tool_lookup,
 };
+use crate::cli::http::of_server;
 
 #[derive(clap::Args)]
 pub(super) struct ApproveArgs {
@@ -48,7 +49,7 @@ fn parsed(name: &str) -> Result<(ServerName, Option<NativeName>), Usage> {
 pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
     let api = context.gateway().await?;
-    let mut found = tools::of_server(&api, args.project.as_ref(), &server).await?;
+    let mut found = tool_lookup::of_server(&api, args.project.as_ref(), &server).await?;
     if let Some(tool) = &tool {
         found.retain(|found| found.native == tool.as_str());
         if found.is_empty() {

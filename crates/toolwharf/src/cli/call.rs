@@ -11,7 +11,8 @@ use mcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Context, No, Output, Usage, add::stdin, http::escaped, names, print, tools};
+use super::{Context, No, Output, Usage, http::escaped, names, print, tool_lookup};
+use crate::cli::prompt::stdin;
 
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
@@ -45,7 +46,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let mut name = args.name.clone();
     if args.server.is_none() && name.contains('/') {
-        let tool = tools::find(&api, args.project.as_ref(), &name).await?;
+        let tool = tool_lookup::find(&api, args.project.as_ref(), &name).await?;
         name = tool.name.with_context(|| {
             format!(
                 "clients do not see `{}` now; `toolwharf tools ls` shows why",
@@ -104,7 +105,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         let error = RpcError::from_json(frame.body());
         let is_unknown = error.message.starts_with("Unknown tool");
         // The error suggests a similar name.
-        if is_unknown && let Err(more) = tools::find(&api, args.project.as_ref(), &name).await {
+        if is_unknown && let Err(more) = tool_lookup::find(&api, args.project.as_ref(), &name).await
+        {
             bail!("{error}: {more}");
         }
     }

@@ -9,9 +9,10 @@ use super::{
     Context, Output, Usage,
     http::{of_project, path},
     names,
-    pages::{self, Lines, Named},
+    pages::{self, Lines},
     print,
 };
+use crate::cli::names::Named;
 
 const HEAD: [&str; 8] = [
     "BEGUN",

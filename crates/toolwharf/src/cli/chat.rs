@@ -24,13 +24,12 @@ use tokio::{
 };
 
 use super::{
-    Cancelled, Context, Output, Usage,
-    add::stdin,
-    conversations, http,
+    Cancelled, Context, Output, Usage, conversations, http,
     http::{Api, Refused},
     names,
     screen::Screen,
 };
+use crate::cli::prompt::stdin;
 
 /// Maximum length of a typed line, in bytes. The rest of a longer line becomes another message.
 const MAX_LINE_BYTES: u64 = 1 << 20;

@@ -17,7 +17,7 @@ use super::{
     prompt::agreed,
     reach::{Place, own},
 };
-use crate::{
+use backend::{
     clients::{
         self, Clients, Wish,
         keys::{Keyring, Made, Stored},
@@ -264,7 +264,7 @@ impl Bench {
             agreed(&format!("Write this to {}?", told.file), how.yes)?;
         }
         if !plan.moving.is_empty() {
-            crate::registry::import_all(&self.sources, &self.myself, &plan.moving)?;
+            backend::registry::import_all(&self.sources, &self.myself, &plan.moving)?;
         }
         if !self.clients.connect(plan, &self.keys).await? {
             eprintln!("{title} is already connected");

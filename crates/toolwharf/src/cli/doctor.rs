@@ -22,10 +22,12 @@ use super::{
     http::{Api, path},
     pages, print,
     reach::Place,
-    servers::{all, of_server, said_name},
+    servers::said_name,
     shown::tools,
 };
-use crate::{
+use crate::cli::http::of_server;
+use crate::cli::reach::all_servers;
+use backend::{
     itself::Itself,
     lock::{self, Holder},
     startup,
@@ -371,7 +373,7 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
             "check its owner and permissions, and whether the disk is full",
         );
     }
-    let token: PathBuf = dir.join(startup::TOKEN_FILE);
+    let token: PathBuf = dir.join(auth::admin_token::TOKEN_FILE);
     if let Ok(token_meta) = fs::metadata(&token) {
         let token = token.display();
         if token_meta.permissions().mode() & 0o077 != 0 {
@@ -435,7 +437,7 @@ fn held(holder: &Holder, findings: &mut Findings) {
 /// problem is reported once.
 async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
     let url = &api.url;
-    let servers = match all(api, None).await {
+    let servers = match all_servers(api, None).await {
         Ok(servers) => servers,
         Err(error) => {
             findings.0.extend(missing.into_values());
@@ -490,7 +492,7 @@ async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
     let projects = pages::all::<Project>(api, &path(&["projects"]), &[]).await?;
     for project in projects.rows.into_iter().filter(|project| project.enabled) {
         let id = ProjectId::parse(&project.id)?;
-        for one in all(api, Some(&id)).await? {
+        for one in all_servers(api, Some(&id)).await? {
             if one.declared == "project" && one.reason.is_some() {
                 server(api, &one, None, findings).await;
             }

@@ -332,6 +332,11 @@ pub(super) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
+/// Returns an API path below a server.
+pub(super) fn of_server(name: &str, below: &[&str]) -> String {
+    path(&[&["mcp", "servers", name], below].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

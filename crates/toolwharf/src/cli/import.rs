@@ -12,13 +12,14 @@ use config::{Client, Machine, Os};
 
 use super::{
     Context, No, Output,
-    add::stdin,
     http::path,
     print,
     reach::{Place, own},
     servers::warn,
 };
-use crate::{registry, rest::imported, startup};
+use crate::cli::prompt::stdin;
+use backend::{registry, startup};
+use rest::imported;
 
 /// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;

@@ -16,12 +16,13 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Context, Output, Usage,
-    add::stdin,
     http::{Api, path, query},
     names, print,
     prompt::{agreed, secret},
-    servers::{connected, of_server, told},
+    servers::{connected, told},
 };
+use crate::cli::http::of_server;
+use crate::cli::prompt::stdin;
 
 /// Timeout for the installation with npm or uv and a start of the server.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(12 * 60);

@@ -15,10 +15,8 @@ use super::{
     names, pages, print,
     prompt::agreed,
 };
-use crate::{
-    auth,
-    startup::{self, CliOverrides, TOKEN_FILE},
-};
+use auth::admin_token::TOKEN_FILE;
+use backend::startup::{self, CliOverrides};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {

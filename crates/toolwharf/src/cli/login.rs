@@ -16,8 +16,8 @@ use super::{
     names,
     open::opened,
     print,
-    servers::of_server,
 };
+use crate::cli::http::of_server;
 
 /// Interval between checks whether the sign-in is complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hyper::Method;
 
 use super::{Context, print, servers::NameArgs};
-use crate::rest::NOTICE;
+use rest::NOTICE;
 
 /// The gateway sends data at least twice as often. A stream that is silent for longer is dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);

@@ -38,6 +38,7 @@ mod search;
 mod secrets;
 mod servers;
 mod shown;
+mod tool_lookup;
 mod tool_settings;
 mod tools;
 mod update;

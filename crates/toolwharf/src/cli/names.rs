@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use api::{Project, Tools};
 use clap_complete::{CompletionCandidate, engine::ArgValueCandidates, env::Shells};
+use model::ProjectId;
 
 use super::{
     Cli, Context, Output,
     http::{Api, path},
     pages,
     reach::{Place, Reach},
-    servers::{all, load},
 };
+use crate::cli::reach::all_servers;
+use crate::cli::reach::load_config;
 
 /// The variable with which shells request completions.
 const COMPLETION_VARIABLE: &str = "TOOLWHARF_COMPLETE";
@@ -46,11 +48,11 @@ pub(super) fn servers() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         asked(async |place| match place {
             Place::Gateway(api) => {
-                let all = all(&api, None).await?;
+                let all = all_servers(&api, None).await?;
                 Ok(all.into_iter().map(|server| server.name).collect())
             }
             Place::Files(sources) => {
-                let config = load(&sources)?;
+                let config = load_config(&sources)?;
                 Ok(config
                     .servers
                     .iter()
@@ -116,4 +118,14 @@ fn asked(
     found.sort();
     found.dedup();
     found.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// One element of a list.
+#[derive(clap::Args)]
+pub(super) struct Named {
+    /// The id, as in `ls`.
+    pub(super) id: String,
+    /// The project of the element. Optional for an administrator.
+    #[arg(long, add = projects())]
+    pub(super) project: Option<ProjectId>,
 }

@@ -1,9 +1,8 @@
 //! Paged lists of the API, read up to the requested number of rows.
 
-use model::ProjectId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Context, Output, http, names, print};
+use super::{Context, Output, http, print};
 
 /// Number of rows per page.
 const PAGE_ROWS: usize = 500;
@@ -13,16 +12,6 @@ pub(super) struct Lines {
     /// The maximum number of rows.
     #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     lines: u32,
-}
-
-/// One element of a list.
-#[derive(clap::Args)]
-pub(super) struct Named {
-    /// The id, as in `ls`.
-    pub(super) id: String,
-    /// The project of the element. Optional for an administrator.
-    #[arg(long, add = names::projects())]
-    pub(super) project: Option<ProjectId>,
 }
 
 /// A page of a list in the API.

@@ -9,7 +9,8 @@ use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, add::stdin, http::path, names, pages, print, shown};
+use super::{Context, Output, http::path, names, pages, print, shown};
+use crate::cli::prompt::stdin;
 
 /// Maximum size of a manifest, in bytes.
 const MAX_MANIFEST_BYTES: u64 = 2 << 20;

@@ -1,11 +1,14 @@
 //! Terminal prompts: confirmations and secrets.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read as _, Write};
 
 use anyhow::{Context, bail};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-use super::{Usage, add::stdin};
+use super::Usage;
+
+/// Maximum size of standard input, in bytes.
+const MAX_INPUT_BYTES: u64 = 16 << 20;
 
 /// Asks for confirmation.
 ///
@@ -71,4 +74,21 @@ impl Drop for Silent {
     fn drop(&mut self) {
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
     }
+}
+
+/// Reads all of standard input.
+pub(super) fn stdin() -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = io::stdin()
+        .lock()
+        .take(MAX_INPUT_BYTES + 1)
+        .read_to_string(&mut text)
+        .context("cannot read standard input")?;
+    if read as u64 > MAX_INPUT_BYTES {
+        anyhow::bail!(
+            "standard input is larger than {} MiB",
+            MAX_INPUT_BYTES >> 20
+        );
+    }
+    Ok(text)
 }

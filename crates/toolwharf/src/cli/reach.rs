@@ -8,12 +8,17 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use config::{Sources, data_dir};
+use api::Server;
+use config::{Config, Sources, data_dir};
 use model::ProjectId;
 use tokio::net::TcpStream;
 
-use super::{Context, http::Api};
-use crate::{itself::Itself, lock, startup};
+use super::{
+    Context, No,
+    http::{Api, path},
+    pages, print,
+};
+use backend::{itself::Itself, lock, startup};
 
 /// Time limit for a gateway on this machine to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -151,9 +156,28 @@ impl Context {
         if let Some(token) = env::var("TOOLWHARF_TOKEN").ok().filter(|t| !t.is_empty()) {
             return Ok(Some(token));
         }
-        let file = dir.map(|dir| dir.join(startup::TOKEN_FILE));
+        let file = dir.map(|dir| dir.join(auth::admin_token::TOKEN_FILE));
         file.filter(|file| file.exists())
             .map(|file| read(&file))
             .transpose()
     }
+}
+
+/// Returns all servers that the key can see, or those of a project.
+pub(super) async fn all_servers(
+    api: &Api,
+    project: Option<&ProjectId>,
+) -> anyhow::Result<Vec<Server>> {
+    let query = [("project", project.map(ProjectId::as_str))];
+    let listed = pages::all(api, &path(&["mcp", "servers"]), &query).await?;
+    Ok(listed.rows)
+}
+
+/// Loads the configuration, or prints all its errors.
+pub(super) fn load_config(sources: &Sources) -> anyhow::Result<Config> {
+    Config::load(sources, &startup::env).map_err(|errors| {
+        // The text already begins with `error:`.
+        eprintln!("{}", print::printable(&errors.to_string()));
+        No.into()
+    })
 }

@@ -10,9 +10,8 @@ use mcp::Frame;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    Context, No, Output, Usage, add::stdin, call::progress, http::Api, print, servers::NameArgs,
-};
+use super::{Context, No, Output, Usage, call::progress, http::Api, print, servers::NameArgs};
+use crate::cli::prompt::stdin;
 
 /// Maximum timeout of a call, in seconds. The gateway allows no more.
 const MAX_TIMEOUT_SECS: u64 = 3_600;

@@ -8,9 +8,10 @@ use super::{
     Context, Output, calls,
     http::{of_project, path},
     names,
-    pages::{self, Lines, Named},
+    pages::{self, Lines},
     print,
 };
+use crate::cli::names::Named;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {

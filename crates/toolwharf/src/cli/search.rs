@@ -8,7 +8,8 @@ use super::{
     print,
     reach::Place,
 };
-use crate::{install::Catalogue, startup};
+use backend::startup;
+use install::Catalogue;
 
 /// Maximum length of a description in the table, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 100;

@@ -2,24 +2,28 @@
 //!
 //! Without a running gateway, those that only need the configuration file work on the file.
 
+use crate::cli::http::of_server;
+use crate::cli::reach::all_servers;
+use crate::cli::reach::load_config;
 use std::time::Duration;
 
 use api::{Event, Removed, Server};
 use api::{Set, Setting};
-use config::{Config, Sources, nearest};
+use config::{Config, nearest};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::{Value, json};
 
 use super::{
-    Context, No, Output, Usage,
-    http::{self, Api, path},
+    Context, Output, Usage,
+    http::{self, Api},
     names,
     pages::{self, Lines},
     print,
     reach::{Place, own},
     shown, tool_settings,
 };
-use crate::{registry, rest::configured, startup};
+use backend::registry;
+use rest::configured;
 
 /// Interval between checks whether a server is connected.
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
@@ -73,11 +77,6 @@ pub(super) struct EventsArgs {
     lines: Lines,
 }
 
-/// Returns an API path below a server.
-pub(super) fn of_server(name: &str, below: &[&str]) -> String {
-    path(&[&["mcp", "servers", name], below].concat())
-}
-
 impl NameArgs {
     /// Returns the API path of the server, or one below it.
     pub(super) fn path(&self, below: &[&str]) -> String {
@@ -113,10 +112,10 @@ pub(super) fn warn(warnings: &[String]) {
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let servers: Vec<Server> = match context.place_of(args.project.as_ref()).await? {
-        Place::Gateway(api) => all(&api, args.project.as_ref()).await?,
+        Place::Gateway(api) => all_servers(&api, args.project.as_ref()).await?,
         Place::Files(sources) => {
             eprintln!("no gateway is running: this is what the configuration says");
-            let config = load(&sources)?;
+            let config = load_config(&sources)?;
             config.servers.iter().map(configured).collect()
         }
     };
@@ -132,13 +131,6 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
     print::data(&shown::table(&servers))
 }
 
-/// Returns all servers that the key can see, or those of a project.
-pub(super) async fn all(api: &Api, project: Option<&ProjectId>) -> anyhow::Result<Vec<Server>> {
-    let query = [("project", project.map(ProjectId::as_str))];
-    let listed = pages::all(api, &path(&["mcp", "servers"]), &query).await?;
-    Ok(listed.rows)
-}
-
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let server = match args.place(context).await? {
         Place::Gateway(api) if context.output == Output::Json => {
@@ -147,7 +139,7 @@ pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()
         Place::Gateway(api) => api.get::<Server>(&args.path(&[])).await?,
         Place::Files(sources) => {
             eprintln!("no gateway is running: this is what the configuration says");
-            let config = load(&sources)?;
+            let config = load_config(&sources)?;
             let found = config.servers.iter().find(|spec| spec.name == args.name);
             configured(found.ok_or_else(|| unknown(args.name.as_str(), &config))?)
         }
@@ -378,13 +370,4 @@ async fn switch_tool(
         }
     }
     Ok(())
-}
-
-/// Loads the configuration, or prints all its errors.
-pub(super) fn load(sources: &Sources) -> anyhow::Result<Config> {
-    Config::load(sources, &startup::env).map_err(|errors| {
-        // The text already begins with `error:`.
-        eprintln!("{}", print::printable(&errors.to_string()));
-        No.into()
-    })
 }

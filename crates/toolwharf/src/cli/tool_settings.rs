@@ -6,10 +6,9 @@ use model::{ProjectId, ToolRef};
 use super::{
     Context, Output, Usage,
     http::{Api, of_project},
-    names, print,
-    servers::of_server,
-    tools,
+    names, print, tool_lookup,
 };
+use crate::cli::http::of_server;
 
 #[derive(clap::Args)]
 pub(super) struct SayArgs {
@@ -80,7 +79,7 @@ pub(super) async fn set(
 }
 
 async fn find(api: &Api, project: &ProjectId, tool: &ToolRef) -> anyhow::Result<Option<Tool>> {
-    let tools = tools::of_server(api, Some(project), &tool.server).await?;
+    let tools = tool_lookup::of_server(api, Some(project), &tool.server).await?;
     let mut tools = tools.into_iter();
     Ok(tools.find(|found| found.native == tool.tool.as_str()))
 }

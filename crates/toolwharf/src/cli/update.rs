@@ -11,8 +11,9 @@ use super::{
     http::{Api, Refused, of_project},
     names, print,
     prompt::agreed,
-    servers::{all, of_server},
 };
+use crate::cli::http::of_server;
+use crate::cli::reach::all_servers;
 
 /// Timeout of the gateway for one server: two installations and two starts.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -37,7 +38,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     // Each server with the name under which `shared_with` lists it.
     let names: Vec<(String, String)> = match args.names.is_empty() {
         true => {
-            let all = all(&api, args.project.as_ref()).await?;
+            let all = all_servers(&api, args.project.as_ref()).await?;
             let enabled = all.into_iter().filter(|server| server.enabled);
             let named = enabled.map(|server| match &server.project {
                 Some(project) => (server.id, format!("{project}/{}", server.name)),

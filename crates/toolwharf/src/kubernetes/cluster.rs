@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use containers::kubernetes::LABEL_INSTALL;
 use k8s_openapi::{
     ByteString,
     api::core::v1::{Event, Secret},
@@ -14,14 +15,14 @@ use kube::{
     runtime::watcher,
 };
 use model::KubernetesSettings;
-use runtime::kubernetes::LABEL_INSTALL;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::definition::{GROUP, KIND, PLURAL, VERSION, api_version};
-use crate::{
+use auth::admin_token::ADMIN_TOKEN;
+use backend::{
     master::{MASTER_KEY, OLD_MASTER_KEY},
-    startup::{ADMIN_TOKEN, DATABASE_URL, env},
+    startup::{DATABASE_URL, env},
 };
 
 /// Deadline of one request.

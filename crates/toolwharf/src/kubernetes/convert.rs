@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::definition::{KIND, SECRET_ENV, api_version};
-use crate::hosting;
+use backend::hosting;
 
 const THEIRS: &str = "toolhive.stacklok.dev/";
 /// The annotation in which `kubectl apply` stores the applied resource.

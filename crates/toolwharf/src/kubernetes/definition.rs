@@ -8,8 +8,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::rest;
-
 pub(crate) const GROUP: &str = "toolwharf.dev";
 pub(crate) const VERSION: &str = "v1alpha1";
 pub(crate) const KIND: &str = "MCPServer";
@@ -311,7 +309,7 @@ mod tests {
         faults(schema, "", &mut wrong);
         assert_eq!(wrong, [""; 0]);
         let spec = &schema["properties"]["spec"]["properties"];
-        for word in crate::hosting::KEYS {
+        for word in backend::hosting::KEYS {
             let ours = word_of_entries(word);
             assert!(spec[&ours].is_object(), "`{ours}` is not in the schema");
         }

@@ -17,7 +17,7 @@ use super::{
     cluster::{Cluster, name},
     look::Look,
 };
-use crate::{
+use backend::{
     hosting::Hosting,
     projects::Projects,
     replica::{RESOURCES, Replica},

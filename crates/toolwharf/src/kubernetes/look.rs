@@ -22,7 +22,7 @@ use super::{
     events,
     status::{self, Status, Told},
 };
-use crate::{
+use backend::{
     entries::hosted_by,
     hosting::{self, Entry, Hosting, Resource},
     projects::Projects,

@@ -8,24 +8,22 @@
 //! while for the gateway to return. The end of the pipe ends the session and the requests in flight.
 //!
 //! Limited are the number of requests in flight, the size of each message, and the messages waiting for the client to
-//! read ([`crate::gateway::stdio::CLIENT_QUEUE_BOUNDS`]). Deliberately absent: an order between concurrent requests, since each uses
+//! read ([`gateway::stdio::CLIENT_QUEUE_BOUNDS`]). Deliberately absent: an order between concurrent requests, since each uses
 //! its own connection. Notifications and responses are sent in order, each one before the next is read.
 
+use crate::stdio::params::modern_headers;
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::HeaderValue;
 use mcp::{
     Frame, Kind, RpcError, bridge,
     client::http::{HeaderList, Passage, PassageError, Reply},
     error,
     frame::Param,
-    headers::mcp_name,
     json,
     lines::{Head, Line, LineReader},
     outbox::Outbox,
     protocol::{meta, method},
-    server::modern,
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -38,7 +36,7 @@ use super::{
     link::{Finder, Life, Link, MAX_DEPTH, message, said},
     params::Params,
 };
-use crate::gateway::stdio::{CLIENT_QUEUE_BOUNDS, DRAIN_TIMEOUT, write};
+use gateway::stdio::{CLIENT_QUEUE_BOUNDS, DRAIN_TIMEOUT, write};
 
 /// Maximum requests in flight. Each may use the memory of one message.
 const MAX_IN_FLIGHT: usize = 256;
@@ -409,36 +407,4 @@ fn same_id(one: &[u8], other: &[u8]) -> bool {
         || json::as_string(one)
             .zip(json::as_string(other))
             .is_some_and(|(one, other)| one == other)
-}
-
-/// The headers that mirror parts of a modern message (2026-07-28 basic/transports/streamable-http "Request Metadata").
-///
-/// # Errors
-/// If its method or version cannot be sent in a header.
-pub(super) fn modern_headers(frame: &Frame) -> Result<HeaderList, RpcError> {
-    let mut headers = HeaderList::with_capacity(4);
-    let wrong = |what: &str| {
-        RpcError::new(
-            error::INVALID_REQUEST,
-            format!("Invalid request: {what} cannot be sent in a header"),
-        )
-    };
-    let version = frame
-        .meta()
-        .and_then(|own| own.string(meta::PROTOCOL_VERSION));
-    if let Some(version) = version {
-        let version = HeaderValue::from_str(&version).map_err(|_| wrong("the version"))?;
-        headers.push((modern::PROTOCOL_VERSION, version));
-    }
-    let method = HeaderValue::from_str(frame.method()).map_err(|_| wrong("the method"))?;
-    headers.push((modern::METHOD, method));
-    let member = match frame.method() {
-        method::TOOLS_CALL | method::PROMPTS_GET => "name",
-        method::RESOURCES_READ => "uri",
-        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
-        _ => return Ok(headers),
-    };
-    let name = frame.object().and_then(|params| params.string(member));
-    headers.extend(name.map(|name| (modern::NAME, mcp_name(&name))));
-    Ok(headers)
 }

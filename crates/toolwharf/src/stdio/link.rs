@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::{self, Holder};
+use backend::lock::{self, Holder};
 
 /// Time limit for a gateway that holds the lock to publish its address.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);

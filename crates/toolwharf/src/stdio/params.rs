@@ -7,19 +7,19 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use mcp::{
-    Frame, Kind,
+    Frame, Kind, RpcError,
     client::http::{HeaderList, Reply},
+    error,
     frame::Param,
-    headers::ParamHeaders,
+    headers::{ParamHeaders, mcp_name},
     json::{self, Object, quote},
-    protocol::method,
+    protocol::{meta, method},
+    server::modern,
 };
 
-use super::{
-    bridge::modern_headers,
-    link::{Life, MAX_DEPTH, OWN_ID, message},
-};
+use super::link::{Life, MAX_DEPTH, OWN_ID, message};
 use parking_lot::Mutex;
 
 /// Maximum tools whose headers are cached.
@@ -106,4 +106,36 @@ async fn last(mut reply: Reply) -> Option<Frame> {
         }
     }
     None
+}
+
+/// The headers that mirror parts of a modern message (2026-07-28 basic/transports/streamable-http "Request Metadata").
+///
+/// # Errors
+/// If its method or version cannot be sent in a header.
+pub(super) fn modern_headers(frame: &Frame) -> Result<HeaderList, RpcError> {
+    let mut headers = HeaderList::with_capacity(4);
+    let wrong = |what: &str| {
+        RpcError::new(
+            error::INVALID_REQUEST,
+            format!("Invalid request: {what} cannot be sent in a header"),
+        )
+    };
+    let version = frame
+        .meta()
+        .and_then(|own| own.string(meta::PROTOCOL_VERSION));
+    if let Some(version) = version {
+        let version = HeaderValue::from_str(&version).map_err(|_| wrong("the version"))?;
+        headers.push((modern::PROTOCOL_VERSION, version));
+    }
+    let method = HeaderValue::from_str(frame.method()).map_err(|_| wrong("the method"))?;
+    headers.push((modern::METHOD, method));
+    let member = match frame.method() {
+        method::TOOLS_CALL | method::PROMPTS_GET => "name",
+        method::RESOURCES_READ => "uri",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
+        _ => return Ok(headers),
+    };
+    let name = frame.object().and_then(|params| params.string(member));
+    headers.extend(name.map(|name| (modern::NAME, mcp_name(&name))));
+    Ok(headers)
 }

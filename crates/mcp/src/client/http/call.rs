@@ -3,20 +3,27 @@
 //! A legacy stream that breaks off before the response is resumed if its events had ids (2025-11-25 basic/transports
 //! "Resumability and Redelivery"). Modern streams are not resumed.
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::Poll,
+    time::Duration,
+};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, response::Parts};
+use http::{HeaderValue, Method, Response, StatusCode, response::Parts};
 use http_body_util::BodyExt;
 use tokio::time::{Sleep, sleep};
 
 use super::{
-    super::{CallError, CallerId, Event, slot::Slot},
+    super::{CallError, CallerId, Event, Outgoing, slot::Slot},
     body::{Media, media, status_hint},
     endpoint::SESSION_ID,
-    link::{Core, HttpLink, cause},
+    link::{Core, HttpLink, MCP_METHOD, method_header},
     pool::{Answering, Body},
 };
+use crate::client::http::pool::cause;
 use crate::{
     Era, Frame, Kind, RpcError,
     frame::Invalid,
@@ -573,5 +580,30 @@ fn forgot_session(status: StatusCode, error: Option<&RpcError>) -> bool {
             error.code == -32000 && error.message.to_ascii_lowercase().contains("session id")
         }
         _ => false,
+    }
+}
+
+impl HttpLink {
+    pub(in crate::client) fn call(
+        &self,
+        mut outgoing: Outgoing<'_>,
+    ) -> Result<HttpCall, CallError> {
+        let core = self.core();
+        if core.is_dead.load(Ordering::Acquire) {
+            return Err(core.dead_error());
+        }
+        let mut headers = core.headers.clone();
+        if core.era == Era::Modern {
+            headers.insert(MCP_METHOD, method_header(outgoing.frame.method())?);
+            for (name, value) in std::mem::take(&mut outgoing.headers) {
+                headers.append(name, value);
+            }
+        }
+        let id = core.next_id.fetch_add(1, Ordering::Relaxed);
+        let (caller, wants_logs) = (outgoing.caller, outgoing.wants_logs);
+        let text = outgoing.text(id);
+        let asking = core.request(Method::POST, headers, text);
+        let call = HttpCall::new(self.clone(), id, caller, asking);
+        Ok(if wants_logs { call.lingering() } else { call })
     }
 }

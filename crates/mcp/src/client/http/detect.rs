@@ -3,22 +3,23 @@
 //! `server/discover` is tried first. A result, or an error that only modern servers send, settles it. Otherwise
 //! `initialize` is tried, and if that is refused too, GET for the event stream of HTTP+SSE.
 
+use super::sse;
 use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    super::{
-        CallError, Client, ConnectError, Event, Link, Options, Outgoing, ServerInfo,
-        connect::{initialize_params, modern_meta, read_discover, read_initialize},
-        sse,
-    },
+    super::{CallError, Client, ConnectError, Event, Link, Options, Outgoing, ServerInfo},
     HttpLink, Pool,
     endpoint::Endpoint,
     link::Mode,
     listen::listen,
 };
+use crate::client::handshake::initialize_params;
+use crate::client::handshake::modern_meta;
+use crate::client::handshake::read_discover;
+use crate::client::handshake::read_initialize;
 use crate::{
     Era, Frame, Kind, RpcError, Version,
     error::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION},

@@ -1,7 +1,7 @@
 //! The shared state and background tasks of one MCP connection over streamable HTTP.
 
+use crate::client::http::pool::cause;
 use std::{
-    error::Error,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -26,18 +26,18 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     super::{
-        CallError, CallerId, Event, Options, Outgoing,
+        CallError, CallerId, Event, Options,
         slot::Slot,
         whose::{Whose, newest_of_each, too_many, whose},
     },
-    HttpCall, Pool,
+    Pool,
     body::status_hint,
     endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
     pool::{self, Answering, Body},
 };
 use crate::{Era, Frame, Version, protocol::method};
 
-const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(super) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -118,9 +118,9 @@ pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     pool: Pool,
     /// Headers of every POST.
-    headers: HeaderMap,
+    pub headers: HeaderMap,
     session: Option<HeaderValue>,
-    next_id: AtomicU64,
+    pub next_id: AtomicU64,
     stray: AtomicU64,
     /// Calls in flight. Used to assign messages on the server's own stream, and to end the calls when the link closes.
     calls: Mutex<Vec<InFlight>>,
@@ -130,7 +130,7 @@ pub(super) struct Core {
     pub(super) over: CancellationToken,
     /// Closed, or known to be unusable.
     dead: CancellationToken,
-    is_dead: AtomicBool,
+    pub is_dead: AtomicBool,
     why: OnceLock<Arc<str>>,
     tasks: TaskTracker,
     runtime: Handle,
@@ -218,29 +218,6 @@ impl HttpLink {
         core.tasks.spawn_on(task, &core.runtime);
     }
 
-    pub(in crate::client) fn call(
-        &self,
-        mut outgoing: Outgoing<'_>,
-    ) -> Result<HttpCall, CallError> {
-        let core = self.core();
-        if core.is_dead.load(Ordering::Acquire) {
-            return Err(core.dead_error());
-        }
-        let mut headers = core.headers.clone();
-        if core.era == Era::Modern {
-            headers.insert(MCP_METHOD, method_header(outgoing.frame.method())?);
-            for (name, value) in std::mem::take(&mut outgoing.headers) {
-                headers.append(name, value);
-            }
-        }
-        let id = core.next_id.fetch_add(1, Ordering::Relaxed);
-        let (caller, wants_logs) = (outgoing.caller, outgoing.wants_logs);
-        let text = outgoing.text(id);
-        let asking = core.request(Method::POST, headers, text);
-        let call = HttpCall::new(self.clone(), id, caller, asking);
-        Ok(if wants_logs { call.lingering() } else { call })
-    }
-
     pub(in crate::client) async fn send(&self, frame: &Frame) -> Result<(), CallError> {
         let core = self.core();
         if core.is_dead.load(Ordering::Acquire) {
@@ -306,7 +283,7 @@ impl Core {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> Answering {
+    pub(super) fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> Answering {
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.headers_mut() = headers;
@@ -500,7 +477,7 @@ impl Core {
 }
 
 /// The value of `Mcp-Method`.
-fn method_header(name: &str) -> Result<HeaderValue, CallError> {
+pub(super) fn method_header(name: &str) -> Result<HeaderValue, CallError> {
     Ok(match name {
         method::TOOLS_CALL => HeaderValue::from_static(method::TOOLS_CALL),
         method::RESOURCES_READ => HeaderValue::from_static(method::RESOURCES_READ),
@@ -508,11 +485,6 @@ fn method_header(name: &str) -> Result<HeaderValue, CallError> {
         other => HeaderValue::from_str(other)
             .map_err(|_| CallError::Unsendable("the method is not a valid header value".into()))?,
     })
-}
-
-/// The causes of an error, from outer to inner.
-pub(in crate::client) fn cause(error: &(dyn Error + 'static)) -> String {
-    model::with_causes(error.source().unwrap_or(error))
 }
 
 /// Reads response bodies to their end.

@@ -12,6 +12,7 @@ mod link;
 mod listen;
 mod passage;
 mod pool;
+pub(super) mod sse;
 mod tcp;
 mod wire;
 
@@ -19,7 +20,7 @@ pub(super) use self::{
     body::{Media, media, status_hint},
     detect::connect,
     endpoint::{Endpoint, resolve},
-    link::{HttpLink, cause},
+    link::HttpLink,
     pool::{Body, FETCH_TIMEOUT},
 };
 pub use self::{
@@ -27,4 +28,5 @@ pub use self::{
     passage::{Passage, PassageError, Reply},
     pool::Pool,
 };
+pub(super) use crate::client::http::pool::cause;
 pub use crate::headers::HeaderList;

@@ -11,9 +11,9 @@ use super::{
     Pool,
     body::{Media, media},
     endpoint::Endpoint,
-    link::cause,
     pool::Body,
 };
+use crate::client::http::pool::cause;
 use crate::{
     client::ConnectError,
     gather::{Unread, Whole},

@@ -4,6 +4,7 @@
 //! also avoids a task switch between a request and its connection ([`super::wire`]). TLS connections, with HTTP/1 or
 //! HTTP/2, come from hyper's pool.
 
+use crate::client::http::tcp::BoxError;
 use std::{
     pin::Pin,
     sync::Arc,
@@ -185,7 +186,7 @@ impl Pool {
         let origin = Origin::new(request.uri());
         let fetching = async {
             let answer = self.request(&origin, request.map(Full::new)).await;
-            let answer = answer.map_err(|error| super::cause(&error))?;
+            let answer = answer.map_err(|error| cause(&error))?;
             let (head, body) = answer.into_parts();
             let body = Limited::new(body, max).collect().await;
             let body =
@@ -213,7 +214,7 @@ impl Pool {
         let origin = Origin::new(request.uri());
         let fetching = async {
             let answer = self.request(&origin, request.map(Full::new)).await;
-            let answer = answer.map_err(|error| super::cause(&error))?;
+            let answer = answer.map_err(|error| cause(&error))?;
             let (head, body) = answer.into_parts();
             if head.status != StatusCode::OK {
                 return Ok(Response::from_parts(head, ()));
@@ -409,7 +410,6 @@ struct Connector {
 }
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Connector {
     fn new(public_only: bool) -> Self {
@@ -461,4 +461,9 @@ impl Service<Uri> for Connector {
         let connecting = self.clone().connect(uri);
         Box::pin(establish(connecting))
     }
+}
+
+/// The causes of an error, from outer to inner.
+pub(in crate::client) fn cause(error: &(dyn std::error::Error + 'static)) -> String {
+    model::with_causes(error.source().unwrap_or(error))
 }

@@ -19,8 +19,6 @@ use model::is_public;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::pool::BoxError;
-
 /// Timeout for a TCP connect to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Silence on a socket after which the kernel sends a keepalive probe. Streams have no other idle limit.
@@ -104,6 +102,8 @@ fn not_public() -> io::Error {
     let why = "the URL leads to an address that is not public, which only an administrator's key may register";
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
+
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 #[cfg(test)]
 mod tests {

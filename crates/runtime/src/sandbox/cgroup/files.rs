@@ -1,10 +1,14 @@
 //! Reads and writes the files and directories of control groups.
 
+use super::Version;
 use std::{collections::BTreeSet, fmt::Display, fs, io, path::Path};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::lineage::parse_pid;
+
+/// Scheduling period in microseconds; the kernel's default.
+pub(super) const CPU_PERIOD_MICROS: u64 = 100_000;
 
 /// Writes a value. Errors are ignored: reading the value back shows whether it took effect.
 pub(super) fn set(path: &Path, value: impl Display) {
@@ -64,4 +68,38 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         }
         Ok(()) => Ok(()),
     }
+}
+
+/// The files with current and peak memory usage, and the field of `memory.stat` for the part that the kernel can
+/// reclaim.
+pub(super) struct Memory {
+    pub(super) now: &'static str,
+    pub(super) peak: &'static str,
+    pub(super) cache: &'static str,
+}
+
+pub(super) fn check(
+    path: &Path,
+    file: &str,
+    expected: &str,
+    version: Version,
+) -> Result<String, String> {
+    let version = match version {
+        Version::One => "v1",
+        Version::Two => "v2",
+    };
+    match fs::read_to_string(path.join(file)) {
+        Ok(found) if found.trim() == expected => {
+            Ok(format!("{file} = {expected} (cgroup {version})"))
+        }
+        Ok(found) => Err(format!(
+            "{file} is {} instead of {expected} (cgroup {version})",
+            found.trim()
+        )),
+        Err(error) => Err(format!("{file}: {error} (cgroup {version})")),
+    }
+}
+
+pub(super) fn swapping() -> bool {
+    fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
 }

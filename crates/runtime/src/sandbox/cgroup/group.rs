@@ -1,11 +1,14 @@
 //! The control groups of one instance: limits, usage and removal.
 
+use crate::sandbox::cgroup::files::CPU_PERIOD_MICROS;
+use crate::sandbox::cgroup::files::Memory;
+use crate::sandbox::cgroup::files::check;
 use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io,
     os::{fd::OwnedFd, unix::fs::FileExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -20,13 +23,8 @@ use super::{
     files::{field, field_of, kill_all, members, number, remove, set},
     v1, v2,
 };
-use crate::{
-    lineage::Stat,
-    unit::{Enforced, Usage},
-};
-
-/// Scheduling period in microseconds; the kernel's default.
-pub(super) const CPU_PERIOD_MICROS: u64 = 100_000;
+use crate::handle::Usage;
+use crate::{lineage::Stat, unit::Enforced};
 
 /// Deadline for a group to become removable after its last process is dead.
 const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -46,14 +44,6 @@ pub(in crate::sandbox) struct Group {
     /// True if it was killed by the fork-bomb guard.
     pub(super) bombed: AtomicBool,
     pub(super) removed: AtomicBool,
-}
-
-/// The files with current and peak memory usage, and the field of `memory.stat` for the part that the kernel can
-/// reclaim.
-pub(super) struct Memory {
-    pub(super) now: &'static str,
-    pub(super) peak: &'static str,
-    pub(super) cache: &'static str,
 }
 
 impl Group {
@@ -242,30 +232,4 @@ fn quota(limits: &ResourceLimits) -> u64 {
 
 fn page() -> u64 {
     rustix::param::page_size() as u64
-}
-
-pub(super) fn check(
-    path: &Path,
-    file: &str,
-    expected: &str,
-    version: Version,
-) -> Result<String, String> {
-    let version = match version {
-        Version::One => "v1",
-        Version::Two => "v2",
-    };
-    match fs::read_to_string(path.join(file)) {
-        Ok(found) if found.trim() == expected => {
-            Ok(format!("{file} = {expected} (cgroup {version})"))
-        }
-        Ok(found) => Err(format!(
-            "{file} is {} instead of {expected} (cgroup {version})",
-            found.trim()
-        )),
-        Err(error) => Err(format!("{file}: {error} (cgroup {version})")),
-    }
-}
-
-pub(super) fn swapping() -> bool {
-    fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
 }

@@ -5,11 +5,11 @@ use std::{
     path::Path,
 };
 
-use super::{
-    Found, Mount, Place, TOP_GROUP, Version,
-    files::set,
-    group::{CPU_PERIOD_MICROS, Memory, check, swapping},
-};
+use super::{Found, Mount, Place, TOP_GROUP, Version, files::set};
+use crate::sandbox::cgroup::files::CPU_PERIOD_MICROS;
+use crate::sandbox::cgroup::files::Memory;
+use crate::sandbox::cgroup::files::check;
+use crate::sandbox::cgroup::files::swapping;
 
 pub(super) const OUT_OF_MEMORY: &str = "memory.oom_control";
 pub(super) const MEMORY: Memory = Memory {

@@ -12,9 +12,12 @@ use rustix::process::Pid;
 use super::{
     Mount, Place, TOP_GROUP, Version,
     files::{members, set, words},
-    group::{CPU_PERIOD_MICROS, Memory, check, swapping},
 };
 use crate::lineage::{Stat, parse_pid};
+use crate::sandbox::cgroup::files::CPU_PERIOD_MICROS;
+use crate::sandbox::cgroup::files::Memory;
+use crate::sandbox::cgroup::files::check;
+use crate::sandbox::cgroup::files::swapping;
 
 /// The group to which this process moves if its own group may only have child groups.
 const HOST_GROUP: &str = "toolwharf-host";

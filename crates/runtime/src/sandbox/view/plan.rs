@@ -19,7 +19,7 @@ use model::{Launch, Sandbox};
 use super::hidden::{MAX_SEARCHED, search};
 use super::needs::{Kind, Needs, mentioned, needs};
 use super::{ETC, GENERATED, SYSTEM};
-use crate::packages::Files;
+use crate::sandbox::Files;
 use crate::unit::{Access, Error, Visible, VisibleFiles};
 
 /// Limit for the bind mounts of one sandbox. Bubblewrap's run time grows with the square of their number.

@@ -10,7 +10,7 @@ use crate::Api;
 /// A refused request.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    pub(crate) status: StatusCode,
+    pub status: StatusCode,
     pub(crate) kind: String,
     pub(crate) message: String,
 }

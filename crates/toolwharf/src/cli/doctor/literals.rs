@@ -6,7 +6,7 @@ use api::{Finding, Level};
 use config::{Config, Sources, is_variable};
 use model::ServerName;
 
-use crate::{
+use backend::{
     entries::{Found, found},
     registry,
 };

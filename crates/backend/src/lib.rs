@@ -1,0 +1,23 @@
+//! The state behind the surfaces: configuration files, projects with their entries, secrets and sign-ins, hosting, and membership of replicas.
+//!
+//! - [`startup`]: builds the engine from the settings; [`lock`]: the lock of the data directory; [`live`]: reloads configuration files.
+//! - [`projects`], [`entries`], [`registry`]: server entries of projects, and of `mcp.json`; [`clients`]: entries in the files of MCP clients.
+//! - [`hosting`]: registered servers on the runtimes; [`replica`]: membership and leases; [`master`]: the master key.
+//! - [`logins`]: sign-ins at the issuers of remote servers. [`itself`]: loop detection.
+//!
+//! Deliberately absent: HTTP routes of clients (`gateway`) and of operators (`rest`), and the command line.
+
+pub mod clients;
+pub mod entries;
+pub mod hosting;
+pub mod html;
+pub mod itself;
+pub mod live;
+pub mod lock;
+pub mod locks;
+pub mod logins;
+pub mod master;
+pub mod projects;
+pub mod registry;
+pub mod replica;
+pub mod startup;

@@ -1,0 +1,219 @@
+//! The lock that allows one gateway per data directory, and the file with the gateway's address.
+//!
+//! The holder may remove what an earlier run left behind: sandboxes, containers, records that were never closed.
+//! `serve` holds the lock as long as it runs. `stdio` never takes it, so that an open client does not prevent `serve`
+//! from starting.
+//!
+//! Invariants: the kernel releases the lock when its process ends in any way, and no child inherits it. The address is
+//! valid only while the process that wrote it holds the lock. Otherwise its port may belong to another process, which
+//! must not receive the token.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{ErrorKind, Read, Seek, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use config::Sources;
+use serde::{Deserialize, Serialize};
+
+/// The locked file. It is never removed: otherwise two gateways could each lock a different one.
+const LOCK_FILE: &str = "gateway.lock";
+/// The file with the gateway's address.
+const STATE_FILE: &str = "serve.json";
+/// Attempts at taking the lock, and the delay between them. Commands that check the lock hold it for an instant.
+const MAX_ATTEMPTS: usize = 10;
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// The lock on a data directory. Dropping it releases it.
+pub struct Lock {
+    dir: PathBuf,
+    _file: File,
+}
+
+#[derive(Debug)]
+pub struct Holder {
+    /// In its own process namespace.
+    pub pid: Option<u32>,
+    /// `None` while it is starting or stopping.
+    pub at: Option<GatewayRecord>,
+}
+
+/// The address of a running gateway, and its configuration files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GatewayRecord {
+    pub url: String,
+    /// The address remains valid after a restart.
+    #[serde(default)]
+    pub is_fixed: bool,
+    pub pid: u32,
+    /// Absolute paths of its configuration files.
+    #[serde(default)]
+    pub config: Vec<PathBuf>,
+}
+
+impl Lock {
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// If another gateway holds it. The error names that gateway and the options.
+    pub async fn take(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join(LOCK_FILE);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
+        let mut file = opened.with_context(|| format!("cannot open {}", path.display()))?;
+        for _ in 0..MAX_ATTEMPTS {
+            match file.try_lock() {
+                Ok(()) => {
+                    file.set_len(0)
+                        .and_then(|()| file.rewind())
+                        .and_then(|()| writeln!(file, "{}", std::process::id()))
+                        .with_context(|| format!("cannot write {}", path.display()))?;
+                    return Ok(Self {
+                        dir: dir.to_owned(),
+                        _file: file,
+                    });
+                }
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| {
+                        format!(
+                            "cannot lock {}: the data directory must be on a file system that supports file locks",
+                            path.display()
+                        )
+                    });
+                }
+            }
+        }
+        let other = holder(dir).unwrap_or(Holder {
+            pid: None,
+            at: None,
+        });
+        let end = other.pid.map_or_else(
+            || "end it".to_owned(),
+            |pid| format!("end it with `kill {pid}`"),
+        );
+        bail!(
+            "another gateway uses the data directory {}: {other}. Use that one (`toolwharf ls` shows its servers), \
+             {end}, or choose another directory for this one with --data-dir",
+            dir.display()
+        )
+    }
+
+    /// Publishes the gateway's address until the returned guard is dropped.
+    pub fn announce(
+        &self,
+        url: &str,
+        is_fixed: bool,
+        sources: &Sources,
+    ) -> anyhow::Result<Announced> {
+        let path = self.dir.join(STATE_FILE);
+        let gateway_record = GatewayRecord {
+            url: url.to_owned(),
+            is_fixed,
+            pid: std::process::id(),
+            config: absolute(sources),
+        };
+        let text = serde_json::to_string(&gateway_record)? + "\n";
+        // Atomically, since it may be read at any time.
+        let new = path.with_extension("json.new");
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Announced(path))
+    }
+}
+
+/// The published address. Dropping it removes the file, before the lock is released.
+pub struct Announced(PathBuf);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("`toolwharf serve`")?;
+        if let Some(pid) = self.pid {
+            write!(f, " with pid {pid}")?;
+        }
+        match &self.at {
+            Some(at) => write!(f, " at {}", at.url),
+            None => f.write_str(", which is starting or stopping"),
+        }
+    }
+}
+
+/// The gateway that holds the data directory, if any.
+pub fn holder(dir: &Path) -> Option<Holder> {
+    let file = File::open(dir.join(LOCK_FILE)).ok()?;
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {}
+        // The lock is free, or this file system does not support locks.
+        Ok(()) | Err(TryLockError::Error(_)) => return None,
+    }
+    let mut text = String::new();
+    let _ = file.take(32).read_to_string(&mut text);
+    let pid = text.trim().parse().ok();
+    let at = read(&dir.join(STATE_FILE)).filter(|at| Some(at.pid) == pid);
+    Some(Holder { pid, at })
+}
+
+/// The address of the gateway that runs on this data directory, if any.
+pub fn gateway_record(dir: &Path) -> Option<GatewayRecord> {
+    holder(dir)?.at
+}
+
+fn read(path: &Path) -> Option<GatewayRecord> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::debug!("cannot read {}: {error}", path.display());
+            }
+            return None;
+        }
+    };
+    serde_json::from_str(&text).ok()
+}
+
+impl GatewayRecord {
+    /// Returns true if the gateway uses exactly these servers, and these settings if any are given.
+    pub fn works_with(&self, sources: &Sources) -> bool {
+        let is_settings = |file: &Path| file.extension().is_some_and(|end| end == "toml");
+        let (settings, servers): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            self.config.iter().partition(|file| is_settings(file));
+        let same = |file: &Path| settings.iter().any(|own| real(own) == real(file));
+        let all = |files: &mut dyn Iterator<Item = &PathBuf>| {
+            let mut all: Vec<_> = files.map(|file| real(file)).collect();
+            all.sort();
+            all
+        };
+        all(&mut servers.into_iter()) == all(&mut sources.servers.iter())
+            && sources.settings.as_deref().is_none_or(same)
+    }
+}
+
+/// The canonical path of a file.
+fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path)
+        .or_else(|_| std::path::absolute(path))
+        .unwrap_or_else(|_| path.to_owned())
+}
+
+pub fn absolute(sources: &Sources) -> Vec<PathBuf> {
+    sources
+        .files()
+        .map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()))
+        .collect()
+}

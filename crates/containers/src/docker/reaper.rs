@@ -1,0 +1,315 @@
+//! The task that waits for a container's exit and removes it.
+//!
+//! If the daemon does not respond, it is asked again until it does.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::errors::Error as Bollard;
+use bollard::models::ContainerState;
+use bollard::query_parameters::WaitContainerOptionsBuilder;
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _, pending};
+use rustix::fs::OFlags;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::engine::{Client, Engine};
+use runtime::handle::{Exit, ProcessState};
+use runtime::ladder::{Ladder, Step};
+use runtime::process::Guest;
+
+/// Timeout for the streams to end after the container has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Timeout for a bridged container to exit after its streams have ended.
+const SILENT_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+const SIGKILL: i32 = 9;
+/// Limit for the kernel log records that are searched.
+const MAX_LOG_RECORDS: usize = 100_000;
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Attempts to remove an ended container, over about half an hour. After that it is left to the next sweep.
+const MAX_REMOVALS: u32 = 360;
+
+/// The allow-list resources of a container.
+pub(super) struct Egress {
+    /// Stops with the container.
+    pub(super) proxy: AbortOnDropHandle<()>,
+    /// The container that holds the network.
+    pub(super) holder: String,
+}
+
+/// How to report a container that was killed but whose exit is unknown.
+pub(super) enum GivenUp {
+    /// Report an exit, so that callers stop waiting.
+    Ended,
+    /// Report that it was given up. It may still run.
+    Told(CancellationToken),
+}
+
+pub(super) struct Reaper {
+    pub(super) engine: Arc<Engine>,
+    pub(super) client: Client,
+    pub(super) id: String,
+    pub(super) shared: Arc<ProcessState>,
+    pub(super) pump: JoinHandle<()>,
+    /// Tells the pump to discard the remaining output.
+    pub(super) killed: CancellationToken,
+    pub(super) bridged: bool,
+    pub(super) given_up: GivenUp,
+    pub(super) egress: Option<Egress>,
+    /// Forwards connections to its ports.
+    pub(super) relay: Option<AbortOnDropHandle<()>>,
+    /// Held while the container runs.
+    pub(super) _guest: Option<Guest>,
+    pub(super) exit: watch::Sender<Option<Exit>>,
+}
+
+impl Reaper {
+    pub(super) async fn run(mut self) {
+        let mut ladder = Ladder::new(self.shared.requests());
+        let mut ended = wait(
+            Arc::clone(&self.engine),
+            self.client.clone(),
+            self.id.clone(),
+        )
+        .boxed();
+        // The signal being sent; a stronger one replaces it.
+        let mut signal: BoxFuture<'static, ()> = pending().boxed();
+        let mut speechless: BoxFuture<'static, ()> = pending().boxed();
+        let (mut pumping, mut killing) = (true, false);
+        let state = loop {
+            tokio::select! {
+                state = &mut ended => break state,
+                () = &mut signal => signal = pending().boxed(),
+                _ = &mut self.pump, if pumping => {
+                    pumping = false;
+                    if self.bridged {
+                        speechless = sleep(SILENT_EXIT_TIMEOUT).boxed();
+                    }
+                }
+                () = &mut speechless => {
+                    speechless = pending().boxed();
+                    tracing::warn!(label = self.shared.label, "its streams ended; killing it");
+                    killing = true;
+                    signal = self.signal("SIGKILL");
+                }
+                step = ladder.next() => match step {
+                    Step::Terminate if killing => {}
+                    Step::Terminate => signal = self.signal("SIGTERM"),
+                    Step::Kill => {
+                        killing = true;
+                        self.killed.cancel();
+                        signal = self.signal("SIGKILL");
+                    }
+                    Step::GiveUp => {
+                        tracing::warn!(label = self.shared.label, container = self.id, "killed, but its exit could not be confirmed");
+                        // The task continues in both cases, to remove the container when possible.
+                        match &self.given_up {
+                            GivenUp::Ended => {
+                                self.exit.send_replace(Some(Exit::default()));
+                            }
+                            GivenUp::Told(told) => told.cancel(),
+                        }
+                    }
+                },
+            }
+        };
+        if let Some(relay) = self.relay.take() {
+            relay.abort();
+            // Its ports are free once the task has ended.
+            let _ = relay.await;
+        }
+        if pumping {
+            // The reader may still need time for the remaining output.
+            let _ = timeout(DRAIN_TIMEOUT, &mut self.pump).await;
+        }
+        let mut exit = exit(state.as_ref());
+        if exit.signal == Some(SIGKILL) && !killing && !exit.out_of_memory {
+            // The daemon may learn of the exit before it learns of the reason, and then does not report it. Docker
+            // 20.10 does this occasionally.
+            let id = self.id.clone();
+            let looked = tokio::task::spawn_blocking(move || kernel_ran_out_of_memory(&id));
+            exit.out_of_memory = looked.await.unwrap_or(false);
+        }
+        let mut remains = vec![self.id.clone()];
+        if let Some(Egress { proxy, holder }) = self.egress.take() {
+            drop(proxy);
+            remains.push(holder);
+        }
+        let mut removed = remove(&self.engine, &mut remains).await;
+        self.shared.log.close();
+        self.exit.send_replace(Some(exit));
+        for _ in 0..MAX_REMOVALS {
+            if removed {
+                return;
+            }
+            sleep(MAX_RETRY_DELAY).await;
+            removed = remove(&self.engine, &mut remains).await;
+        }
+    }
+
+    /// Sends a signal, again until the daemon accepts it.
+    fn signal(&self, name: &'static str) -> BoxFuture<'static, ()> {
+        let (engine, first, id) = (
+            Arc::clone(&self.engine),
+            self.client.clone(),
+            self.id.clone(),
+        );
+        async move {
+            let mut client = Some(first);
+            let mut pause = RETRY_DELAY;
+            loop {
+                if let Some(client) = &client
+                    && client.kill(&id, name).await.is_ok()
+                {
+                    return;
+                }
+                sleep(pause).await;
+                pause = (2 * pause).min(MAX_RETRY_DELAY);
+                client = engine.connect().await.ok();
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Waits until the container no longer runs. `None` if it is missing.
+async fn wait(engine: Arc<Engine>, mut client: Client, id: String) -> Option<ContainerState> {
+    let mut pause = RETRY_DELAY;
+    loop {
+        let options = WaitContainerOptionsBuilder::default().condition("not-running");
+        let mut end = client.docker.wait_container(&id, Some(options.build()));
+        let said = matches!(
+            end.next().await,
+            Some(Ok(_) | Err(Bollard::DockerContainerWaitError { .. }))
+        );
+        // The stream may break off, so the state is checked whatever the response was.
+        match client.inspect(&id).await {
+            Ok(Some(container)) => {
+                if let Some(state) = container.state
+                    && !state.running.unwrap_or(false)
+                {
+                    return Some(state);
+                }
+                if said {
+                    pause = RETRY_DELAY;
+                }
+            }
+            Ok(None) => return None,
+            Err(error) => {
+                tracing::debug!(container = id, %error, "the daemon does not respond");
+            }
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(MAX_RETRY_DELAY);
+        if let Ok(again) = engine.connect().await {
+            client = again;
+        }
+    }
+}
+
+/// Removes containers, and deletes the removed ones from the list. Returns whether all are removed.
+async fn remove(engine: &Engine, ids: &mut Vec<String>) -> bool {
+    let Ok(client) = engine.connect().await else {
+        return false;
+    };
+    while let Some(id) = ids.first() {
+        if client.remove(id).await.is_err() {
+            return false;
+        }
+        ids.remove(0);
+    }
+    true
+}
+
+/// Returns whether the kernel log records an out-of-memory kill in this container. `false` if unknown: the log is not
+/// readable, or the daemon is on another machine.
+fn kernel_ran_out_of_memory(id: &str) -> bool {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let log = File::options()
+        .read(true)
+        .custom_flags(nonblocking)
+        .open("/dev/kmsg");
+    let Ok(mut log) = log else {
+        return false;
+    };
+    let mut record = [0; 8192];
+    for _ in 0..MAX_LOG_RECORDS {
+        match log.read(&mut record) {
+            Ok(length) if says_out_of_memory(&record[..length], id) => return true,
+            Ok(0) => return false,
+            Ok(_) => {}
+            // The next records have been overwritten.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Returns whether a kernel record (`dump_oom_summary`) names the container's control group, which contains its id.
+fn says_out_of_memory(record: &[u8], id: &str) -> bool {
+    let record = String::from_utf8_lossy(record);
+    record.contains("oom-kill:") && record.contains(id)
+}
+
+/// The exit status. A signal is recognised by its shell exit code, because neither the daemon nor the init report it.
+fn exit(state: Option<&ContainerState>) -> Exit {
+    let Some(state) = state else {
+        return Exit::default();
+    };
+    let out_of_memory = state.oom_killed.unwrap_or(false);
+    let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
+    match code {
+        Some(code @ 129..=159) => Exit {
+            signal: Some(code - 128),
+            out_of_memory,
+            ..Exit::default()
+        },
+        code => Exit {
+            code,
+            out_of_memory,
+            ..Exit::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_word_is_of_one_container() {
+        let record = b"6,28503,43989627764,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=0d2d,\
+            oom_memcg=/docker/0d2d,task_memcg=/docker/0d2d,task=server,pid=10628,uid=0";
+        assert!(says_out_of_memory(record, "0d2d"));
+        assert!(!says_out_of_memory(record, "fb85"));
+        assert!(!says_out_of_memory(b"6,1,2,-;eth0: 0d2d is up", "0d2d"));
+    }
+
+    #[test]
+    fn codes_of_signals_are_signals() {
+        let check = |code: i64, expected: (Option<i32>, Option<i32>)| {
+            let state = ContainerState {
+                exit_code: Some(code),
+                ..ContainerState::default()
+            };
+            let exit = exit(Some(&state));
+            assert_eq!((exit.code, exit.signal), expected);
+        };
+        check(0, (Some(0), None));
+        check(4, (Some(4), None));
+        check(128, (Some(128), None));
+        check(137, (None, Some(9)));
+        check(143, (None, Some(15)));
+        check(255, (Some(255), None));
+        assert_eq!(exit(None), Exit::default());
+    }
+}

@@ -1,0 +1,433 @@
+//! Launches a command in a sandbox for a unit, and contains the related calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Network, Program, Sandbox};
+use tokio::io::duplex;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::Inner;
+use super::api::{Call, Detail, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, Made, New};
+use super::envd::Envd;
+use super::life::{self, Life};
+use runtime::handle::{Handle, ProcessState};
+use runtime::unit::{Confined, Enforced, Error, Instance, Stdio, Unit};
+
+/// The capacity of a pipe, in bytes.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Timeout for removing a sandbox after a failed launch. After that, its lease ends it.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
+
+impl Inner {
+    /// Checks that the API responds and accepts the key.
+    pub(super) async fn probe(&self) -> Result<String, Error> {
+        self.api
+            .list(&[(LABEL_INSTALL, &self.options.install)])
+            .await?;
+        Ok(format!("virtual machines of E2B, at {}", self.api.url()))
+    }
+
+    pub(super) async fn sweep(&self) -> Result<usize, Error> {
+        let mut swept = 0;
+        let mut failed = None;
+        for sandbox in self
+            .api
+            .list(&[(LABEL_INSTALL, &self.options.install)])
+            .await?
+        {
+            // The filter is applied by E2B, so it is checked again before killing.
+            let ours = sandbox.label(LABEL_INSTALL) == Some(&self.options.install);
+            if !ours || sandbox.label(LABEL_RUN) == Some(&self.options.run) {
+                continue;
+            }
+            match self.api.kill(&sandbox.id).await {
+                Ok(true) => swept += 1,
+                Ok(false) => {}
+                Err(error) => failed = Some(error.into()),
+            }
+        }
+        failed.map_or(Ok(swept), Err)
+    }
+
+    pub(super) async fn launch(self: &Arc<Self>, unit: &Unit) -> Result<Instance, Error> {
+        let unit = unit.confined()?;
+        let (template, command) = asked(unit)?;
+        let id = &unit.sandbox.id;
+        let _turn = self.turns.turn(id).await?;
+        self.make_room(id).await?;
+        let new = New {
+            template,
+            timeout: self.options.lease.as_secs(),
+            secure: true,
+            allow_internet_access: unit.sandbox.network == Network::Open,
+            metadata: BTreeMap::from([
+                (LABEL_INSTALL, self.options.install.as_str()),
+                (LABEL_RUN, &self.options.run),
+                (LABEL_HOSTING, id),
+            ]),
+        };
+        let made = match self.api.make(&new).await {
+            Ok(made) => made,
+            Err(error) => {
+                // E2B may still create it.
+                if matches!(error, Call::Other(_)) {
+                    let _ = timeout(CLEANUP_TIMEOUT, self.make_room(id)).await;
+                }
+                return Err(match error {
+                    Call::Answer(status @ (400 | 403 | 404), why) if why.contains("emplate") => {
+                        Error::Refused {
+                            field: "image",
+                            why: format!(
+                                "E2B has no template `{template}` for this key: {why} (status {status})"
+                            ),
+                        }
+                    }
+                    error => error.into(),
+                });
+            }
+        };
+        let started = self.start(unit, &made, command).await;
+        if started.is_err() {
+            let killed = timeout(CLEANUP_TIMEOUT, self.api.kill(&made.id)).await;
+            if !matches!(killed, Ok(Ok(_))) {
+                tracing::warn!(
+                    label = unit.label,
+                    sandbox = made.id,
+                    "cannot remove a sandbox; it ends with its lease"
+                );
+            }
+        }
+        started
+    }
+
+    async fn start(
+        self: &Arc<Self>,
+        unit: Confined<'_>,
+        made: &Made,
+        (cmd, args): (&str, &[String]),
+    ) -> Result<Instance, Error> {
+        let detail = self.api.get(&made.id).await?;
+        let detail =
+            detail.ok_or_else(|| Error::Failed("the sandbox ended immediately".to_owned()))?;
+        let enforced = rows(unit.sandbox, &detail);
+        let limited = |row: &&Enforced| !matches!(row.what, "filesystem" | "privileges");
+        if unit.sandbox.strict
+            && let Some(row) = enforced.iter().filter(limited).find(|row| !row.holds)
+        {
+            return Err(Error::NotEnforced {
+                what: row.what,
+                why: row.how.clone(),
+            });
+        }
+        let envd = Envd::new(Arc::clone(self), made)?;
+        let started = envd.start(cmd, args, &unit.launch.env).await;
+        let started = started.map_err(|error| match error {
+            Call::Answer(400, why) => Error::Refused {
+                field: "command",
+                why,
+            },
+            // Here, 401 and 403 mean that `envd` rejected its own token, not that the key is wrong.
+            Call::Answer(status, why) => {
+                Error::Failed(format!("E2B's sandbox says: {why} (status {status})"))
+            }
+            Call::Other(error) => error,
+        })?;
+        let (exit, ended) = watch::channel(None);
+        let shared = Arc::new(ProcessState::new(None, unit.label.to_owned(), None, ended));
+        let (stdin, input) = duplex(BUFFER_BYTES);
+        let (output, stdout) = duplex(BUFFER_BYTES);
+        let killed = CancellationToken::new();
+        let output = life::output(started.events, output, Arc::clone(&shared), killed.clone());
+        let life = Life {
+            inner: Arc::clone(self),
+            sandbox: made.id.clone(),
+            pid: started.pid,
+            shared: Arc::clone(&shared),
+            input: self
+                .tasks
+                .spawn(life::input(envd.clone(), started.pid, input)),
+            output: self.tasks.spawn(output),
+            envd,
+            killed,
+            exit,
+        };
+        self.tasks.spawn(life.run());
+        Ok(Instance {
+            stdio: Some(Stdio {
+                stdin: Box::new(stdin),
+                stdout: Box::new(stdout),
+            }),
+            ports: BTreeMap::new(),
+            handle: Handle::new(shared),
+            enforced: enforced.into(),
+            files: None,
+        })
+    }
+
+    /// Kills all sandboxes of a server: an instance of an earlier run, or one that was given up.
+    async fn make_room(&self, server: &str) -> Result<(), Error> {
+        let labels = [
+            (LABEL_INSTALL, self.options.install.as_str()),
+            (LABEL_HOSTING, server),
+        ];
+        for sandbox in self.api.list(&labels).await? {
+            if labels
+                .iter()
+                .all(|&(name, value)| sandbox.label(name) == Some(value))
+            {
+                self.api.kill(&sandbox.id).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the template and the command, if E2B can run the unit.
+fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
+    let (launch, sandbox) = (unit.launch, unit.sandbox);
+    let refused = |field, why: String| Err(Error::Refused { field, why });
+    let (template, command) = match &launch.program {
+        Program::Image { image, command } => (image, command),
+        Program::Command { program, .. } => {
+            return refused(
+                "command",
+                format!(
+                    "`{program}` is a program of this host: a sandbox of E2B needs a template as its `image`; the \
+                     provider `process` runs commands"
+                ),
+            );
+        }
+    };
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !(1..=100).contains(&sandbox.id.len()) || !sandbox.id.bytes().all(plain) {
+        let id = sandbox.id.escape_debug();
+        return refused("id", format!("`{id}` must be 1 to 100 of a-z, 0-9 and `-`"));
+    }
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
+    if !(1..=256).contains(&template.len()) || !template.bytes().all(sound) {
+        let name = template.escape_debug();
+        return refused(
+            "image",
+            format!("`{name}` is not a valid template name of E2B"),
+        );
+    }
+    let Some((cmd, args)) = command.split_first() else {
+        return refused(
+            "command",
+            "a template of E2B has no default command; give the command of the server".to_owned(),
+        );
+    };
+    if !unit.has_streams() {
+        return refused(
+            "ports",
+            "a server in a sandbox of E2B supports only the stdio transport".to_owned(),
+        );
+    }
+    if !sandbox.ports.is_empty() {
+        return refused(
+            "ports",
+            "ports of E2B sandboxes cannot be published".to_owned(),
+        );
+    }
+    if let Some(volume) = sandbox.volumes.first() {
+        return refused(
+            "volumes",
+            format!(
+                "`{volume}` would not outlive the sandbox: E2B keeps nothing after a sandbox has ended; use a provider of \
+                 this host"
+            ),
+        );
+    }
+    if let Some(mount) = sandbox.mounts.first() {
+        let why = format!(
+            "`{}` is a path of this host, and E2B's sandboxes are not on this host",
+            mount.inside
+        );
+        return refused("mounts", why);
+    }
+    if let Network::Allow(_) = sandbox.network {
+        return refused(
+            "network",
+            "allow-lists are not supported in E2B sandboxes; `none` and `open` are".to_owned(),
+        );
+    }
+    Ok((template, (cmd, args)))
+}
+
+/// Returns which promises hold in the sandbox, according to E2B.
+fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
+    const MIB: u64 = 1 << 20;
+    let limits = asked.limits;
+    let row = |what, holds, how| Enforced { what, holds, how };
+    let size = |has: String, limit: String, within: bool| match within {
+        true => format!("the template has {has}"),
+        false => {
+            format!("the template has {has}, which E2B cannot reduce; requested: {limit}")
+        }
+    };
+    let cpu = u64::from(found.cpu_count) * 1000 <= u64::from(limits.cpu_millis);
+    let cores = f64::from(limits.cpu_millis) / 1000.0;
+    let memory = found.memory_mb.saturating_mul(MIB);
+    let disk = found.disk_size_mb.saturating_mul(MIB);
+    let asked_open = asked.network == Network::Open;
+    let (network, how) = match (asked_open, found.allow_internet_access) {
+        (true, _) => (true, "open".to_owned()),
+        (false, Some(allowed)) => (
+            !allowed,
+            format!("E2B reports allowInternetAccess = {allowed}"),
+        ),
+        (false, None) => (
+            false,
+            "requested without internet, but E2B does not report whether that is enforced"
+                .to_owned(),
+        ),
+    };
+    vec![
+        row(
+            "cpu",
+            cpu,
+            size(
+                format!("{} cores", found.cpu_count),
+                format!("{cores} cores"),
+                cpu,
+            ),
+        ),
+        row(
+            "memory",
+            memory <= limits.memory,
+            size(
+                format!("{memory} bytes"),
+                limits.memory.to_string(),
+                memory <= limits.memory,
+            ),
+        ),
+        row(
+            "disk",
+            disk <= limits.disk,
+            size(
+                format!("{disk} bytes"),
+                limits.disk.to_string(),
+                disk <= limits.disk,
+            ),
+        ),
+        row("pids", false, "E2B does not limit processes".to_owned()),
+        row(
+            "filesystem",
+            false,
+            "it can write to its whole sandbox, which is removed with it".to_owned(),
+        ),
+        row("network", network, how),
+        row(
+            "privileges",
+            false,
+            "the template's user, who may be root in the sandbox".to_owned(),
+        ),
+        row(
+            "kernel",
+            true,
+            "a virtual machine with its own kernel, according to E2B".to_owned(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Launch, Place, Reach};
+
+    use super::*;
+
+    fn image(command: &[&str]) -> Launch {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        let image = "base".to_owned();
+        Launch::new(Program::Image { image, command }, Place::Host)
+    }
+
+    #[test]
+    fn what_a_sandbox_cannot_do_is_refused_by_its_field() {
+        let with = |launch: &Launch, sandbox: &Sandbox| {
+            let asked = asked(Confined {
+                label: "h1",
+                launch,
+                sandbox,
+                fence: None,
+            });
+            let owned = |(template, (cmd, args)): (&str, (&str, &[String]))| {
+                format!("{template} {cmd} {args:?}")
+            };
+            asked.map(owned)
+        };
+        let check = |field: &str, launch: Launch, change: &dyn Fn(&mut Sandbox)| {
+            let mut sandbox = Sandbox::new("h1");
+            change(&mut sandbox);
+            match with(&launch, &sandbox) {
+                Err(Error::Refused { field: found, .. }) => assert_eq!(found, field),
+                other => panic!("{field}: {other:?}"),
+            }
+        };
+        let cat = || image(&["cat"]);
+        let asked = with(&image(&["cat", "-u"]), &Sandbox::new("h1"));
+        assert_eq!(asked.unwrap(), r#"base cat ["-u"]"#);
+        check("command", image(&[]), &|_| {});
+        let mut command = cat();
+        let (program, args) = ("cat".into(), Vec::new());
+        command.program = Program::Command { program, args };
+        check("command", command, &|_| {});
+        let mut spaced = cat();
+        let (image, words) = ("a b".into(), vec!["cat".into()]);
+        spaced.program = Program::Image {
+            image,
+            command: words,
+        };
+        check("image", spaced, &|_| {});
+        let mut port = cat();
+        let path = "/mcp".into();
+        port.reach = Reach::Port { path };
+        check("ports", port, &|_| {});
+        check("ports", cat(), &|it| {
+            it.ports = vec![model::Port {
+                inside: 80,
+                host: None,
+            }]
+        });
+        check("volumes", cat(), &|it| it.volumes = vec!["/data".into()]);
+        check("network", cat(), &|it| {
+            it.network = Network::Allow(vec!["x.example".into()])
+        });
+        check("id", cat(), &|it| it.id = "A/B".into());
+    }
+
+    #[test]
+    fn limits_hold_if_the_template_is_within_them() {
+        let detail = Detail {
+            cpu_count: 2,
+            memory_mb: 512,
+            disk_size_mb: 512,
+            allow_internet_access: Some(false),
+        };
+        let mut asked = Sandbox::new("h1");
+        let held = |asked: &Sandbox, detail: &Detail| {
+            let rows = rows(asked, detail);
+            let held = rows.iter().filter(|row| row.holds);
+            held.map(|row| row.what).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            held(&asked, &detail),
+            ["memory", "disk", "network", "kernel"]
+        );
+        asked.limits.cpu_millis = 2000;
+        asked.limits.memory -= 1;
+        asked.limits.disk = 1 << 20;
+        assert_eq!(held(&asked, &detail), ["cpu", "network", "kernel"]);
+        let silent = Detail {
+            allow_internet_access: None,
+            ..detail
+        };
+        assert_eq!(held(&asked, &silent), ["cpu", "kernel"]);
+        asked.network = Network::Open;
+        assert_eq!(held(&asked, &silent), ["cpu", "network", "kernel"]);
+    }
+}

@@ -1,0 +1,68 @@
+//! What the watch shows of a pod.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use runtime::handle::Exit;
+
+use super::readback::state;
+use super::spec::SERVER_CONTAINER;
+
+/// The state of a pod as last reported by the watch.
+#[derive(Clone)]
+pub(super) enum Seen {
+    There(Arc<Pod>),
+    /// It has been deleted. This was its last state.
+    Gone(Arc<Pod>),
+}
+
+/// Recognises a signal by its shell exit code.
+fn of_code(code: i32) -> Exit {
+    match code {
+        129..=159 => Exit {
+            signal: Some(code - 128),
+            ..Exit::default()
+        },
+        code => Exit {
+            code: Some(code),
+            ..Exit::default()
+        },
+    }
+}
+
+impl Seen {
+    pub(super) fn pod(&self) -> &Arc<Pod> {
+        let (Self::There(pod) | Self::Gone(pod)) = self;
+        pod
+    }
+
+    /// Returns how the server ended, and a note about it for the log. `None` while it may run.
+    pub(super) fn end(&self) -> Option<(Exit, Option<String>)> {
+        let pod = self.pod();
+        let ended = state(pod, SERVER_CONTAINER).and_then(|state| state.terminated.as_ref());
+        let status = pod.status.as_ref();
+        let reason = status.and_then(|status| status.reason.as_deref());
+        let message = status
+            .and_then(|status| status.message.as_deref())
+            .unwrap_or_default();
+        let removed = reason.map(|reason| {
+            format!("toolwharf: the pod was ended by the cluster: {reason}: {message}")
+        });
+        if let Some(ended) = ended {
+            let out_of_memory = ended.reason.as_deref() == Some("OOMKilled");
+            let exit = Exit {
+                out_of_memory,
+                ..of_code(ended.exit_code)
+            };
+            return Some((exit, removed));
+        }
+        let failed = status.and_then(|status| status.phase.as_deref()) == Some("Failed");
+        match self {
+            Self::There(_) if !failed => None,
+            _ => {
+                let gone = || "toolwharf: another program removed the pod".to_owned();
+                Some((Exit::default(), Some(removed.unwrap_or_else(gone))))
+            }
+        }
+    }
+}

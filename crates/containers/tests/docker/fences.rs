@@ -1,0 +1,143 @@
+//! Containers of lost gateways: the sentinel ends them, and so does the next gateway that starts the same server.
+
+#![expect(clippy::unwrap_used, reason = "it is a test")]
+
+use std::collections::BTreeSet;
+
+use containers::docker::{Docker, Options};
+use model::Provider;
+use runtime::process::{SentinelCommand, Spawner};
+use runtime::sentinel::monotonic_nanos;
+use runtime::{Error, Fence, Fences, Instance, Runtime as _, Unit};
+use tokio::time::timeout;
+
+use crate::support::{Bench, TEST_TIMEOUT, bench, read_until, sh, wait_for};
+
+/// Exits only by SIGKILL, even when its streams end.
+const STUBBORN_SCRIPT: &str = "trap '' TERM HUP; echo up; while :; do sleep 1; done";
+const DATABASE: &str = "0123456789abcdef";
+
+fn fenced(number: i64) -> Unit {
+    let fence = Fence {
+        installation: DATABASE.into(),
+        number,
+    };
+    Unit {
+        fence: Some(fence),
+        ..sh(STUBBORN_SCRIPT).unit()
+    }
+}
+
+async fn up(docker: &Docker, unit: Unit) -> Result<Instance, Error> {
+    let mut instance = timeout(TEST_TIMEOUT, docker.launch(unit)).await.unwrap()?;
+    read_until(&mut instance, "up").await;
+    Ok(instance)
+}
+
+/// Another gateway with the same daemon.
+fn other(bench: &Bench, name: &str) -> Docker {
+    let options = Options {
+        install: format!("{}-{name}", bench.options.install),
+        run: name.to_owned(),
+        ..bench.options.clone()
+    };
+    Docker::new(options).unwrap()
+}
+
+async fn d03_sentinel(provider: Provider) {
+    let bench = bench(provider);
+    let spawner = Spawner::new(SentinelCommand {
+        program: env!("CARGO_BIN_EXE_containers-sentinel").into(),
+        args: vec!["sentinel".into()],
+    })
+    .unwrap();
+    let options = Options {
+        guests: spawner.guests(),
+        ..bench.options.clone()
+    };
+    let docker = Docker::new(options).unwrap();
+    let instance = up(&docker, sh(STUBBORN_SCRIPT).unit()).await.unwrap();
+    // Simulates a gateway that is suspended when its lease ends.
+    spawner.end_all_at(Some(monotonic_nanos()));
+    timeout(TEST_TIMEOUT, instance.handle.exited())
+        .await
+        .unwrap();
+    drop(instance);
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn d03_the_sentinel_ends_containers_under_runc() {
+    d03_sentinel(Provider::Runc).await;
+}
+
+#[tokio::test]
+async fn d03_the_sentinel_ends_containers_under_gvisor() {
+    d03_sentinel(Provider::Gvisor).await;
+}
+
+#[tokio::test]
+async fn d03_an_older_fence_is_ended_before_a_newer_one_starts() {
+    let bench = bench(Provider::Runc);
+    let (first, second) = (other(&bench, "first"), other(&bench, "second"));
+    let old = up(&first, fenced(5)).await.unwrap();
+    let new = up(&second, fenced(6)).await.unwrap();
+    // It was removed before the new one was created. Its gateway may notice later.
+    let running = bench.cli(&[
+        "ps",
+        "-q",
+        "--filter",
+        &format!("label=toolwharf.fence-of={DATABASE}"),
+    ]);
+    assert_eq!(running.lines().count(), 1, "{running}");
+    timeout(TEST_TIMEOUT, old.handle.exited()).await.unwrap();
+    let error = up(&first, fenced(4)).await.unwrap_err().to_string();
+    assert!(error.contains("fence 6"), "{error}");
+    assert!(new.handle.exit_status().is_none(), "it goes on");
+    drop((old, new));
+    wait_for("the end of both", || {
+        bench
+            .cli(&[
+                "ps",
+                "-aq",
+                "--filter",
+                &format!("label=toolwharf.fence-of={DATABASE}"),
+            ])
+            .is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn d03_what_lost_gateways_left_is_swept_by_its_fence() {
+    let bench = bench(Provider::Runc);
+    let installation = "fedcba9876543210";
+    let unit = |id: &str, number| {
+        let mut server = sh(STUBBORN_SCRIPT);
+        server.sandbox.id = id.to_owned();
+        let fence = Fence {
+            installation: installation.into(),
+            number,
+        };
+        Unit {
+            fence: Some(fence),
+            ..server.unit()
+        }
+    };
+    let (lost, living) = (other(&bench, "lost"), other(&bench, "living"));
+    let left = up(&lost, unit("h1", 7)).await.unwrap();
+    let right = up(&living, unit("h2", 8)).await.unwrap();
+    let found = living.fences(installation).await.unwrap();
+    assert_eq!(found, BTreeSet::from([7, 8]));
+    let ended = Fences {
+        installation: installation.into(),
+        numbers: BTreeSet::from([7, 9]),
+    };
+    assert_eq!(living.sweep_fenced(&ended).await.unwrap(), 1);
+    timeout(TEST_TIMEOUT, left.handle.exited()).await.unwrap();
+    assert!(right.handle.exit_status().is_none(), "its gateway lives");
+    assert_eq!(
+        living.fences(installation).await.unwrap(),
+        BTreeSet::from([8])
+    );
+}

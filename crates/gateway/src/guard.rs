@@ -1,0 +1,630 @@
+//! Access control of the listener: `Host`, `Origin`, and a key where one is required (2026-07-28
+//! basic/transports/streamable-http "Security & Endpoint").
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use mcp::RpcError;
+use model::Settings;
+use sha2::{Digest, Sha256};
+
+use auth::{Identities, PAGE_SECRET, Principal, Refused, Role};
+
+pub(crate) const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
+
+#[derive(Clone)]
+pub struct Guard {
+    hosts: BTreeSet<String>,
+    origins: BTreeSet<String>,
+    /// Set if the listener binds to all addresses. Clients may then use any address of the machine, so any IP address
+    /// is accepted as host.
+    any_ip: bool,
+    identities: Arc<Identities>,
+    /// MCP needs a key, too: other machines can connect, or the settings require it.
+    closed: bool,
+    anonymous: Arc<Principal>,
+}
+
+/// A refusal as an HTTP response.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub error: RpcError,
+    /// The value of `WWW-Authenticate`, which says how to get a valid token.
+    pub challenge: Option<HeaderValue>,
+}
+
+/// The parts of a request that identify its caller.
+#[derive(Clone, Copy)]
+pub struct Asked<'r> {
+    method: &'r Method,
+    headers: &'r HeaderMap,
+    path: &'r str,
+}
+
+impl<'r> Asked<'r> {
+    pub fn of<B>(request: &'r Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            headers: request.headers(),
+            path: request.uri().path(),
+        }
+    }
+}
+
+impl Guard {
+    pub fn new(settings: &Settings, address: IpAddr, identities: Arc<Identities>) -> Self {
+        let mut hosts: BTreeSet<String> = settings
+            .allowed_hosts
+            .iter()
+            .map(|host| host.to_ascii_lowercase())
+            .collect();
+        let public = settings.public_url.as_deref();
+        let public = public.and_then(|url| url.split_once("://"));
+        hosts.extend(public.map(|(_, host)| host.to_ascii_lowercase()));
+        hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        hosts.insert(match address {
+            IpAddr::V4(v4) => v4.to_string(),
+            IpAddr::V6(v6) => format!("[{v6}]"),
+        });
+        Self {
+            hosts,
+            origins: settings
+                .allowed_origins
+                .iter()
+                .chain(&settings.public_url)
+                .map(|origin| origin.to_ascii_lowercase())
+                .collect(),
+            any_ip: address.is_unspecified(),
+            // An issuer means that users must sign in. Behind a proxy all connections come from loopback.
+            closed: settings.require_key || !address.is_loopback() || identities.tokens.are_taken(),
+            identities,
+            anonymous: passer_by(engine::ANONYMOUS.into()),
+        }
+    }
+
+    /// Checks `Host` and `Origin` against DNS rebinding. Also rejects repeated headers that identify the caller or the
+    /// project: a proxy may have checked the other value.
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        for name in [header::HOST, header::AUTHORIZATION, PROJECT_ID, PAGE_SECRET] {
+            if headers.get_all(&name).iter().nth(1).is_some() {
+                let what = format!("header {name} occurs more than once");
+                return Err(Refusal {
+                    status: StatusCode::BAD_REQUEST,
+                    error: RpcError::new(mcp::error::INVALID_REQUEST, what),
+                    challenge: None,
+                });
+            }
+        }
+        let forbidden = |what: String| Refusal {
+            status: StatusCode::FORBIDDEN,
+            error: RpcError::new(mcp::error::INVALID_REQUEST, what),
+            challenge: None,
+        };
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or_default();
+        if !self.host_allowed(host) {
+            let host: String = host.chars().take(100).collect();
+            return Err(forbidden(format!(
+                "Host `{host}` is not allowed here; add it to `allowed_hosts`"
+            )));
+        }
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let Some(origin) = origins.next() else {
+            return Ok(());
+        };
+        let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
+        let ours = is_of(&origin, host);
+        if origins.next().is_some() || !(ours || self.origin_allowed(&origin)) {
+            let origin: String = origin.chars().take(100).collect();
+            return Err(forbidden(format!(
+                "Origin `{origin}` is not allowed here; add it to `allowed_origins`"
+            )));
+        }
+        Ok(())
+    }
+
+    fn host_allowed(&self, host: &str) -> bool {
+        let Some(name) = host_name(host) else {
+            return false;
+        };
+        if self.hosts.contains(name) {
+            return true;
+        }
+        let host = host.to_ascii_lowercase();
+        let name = &host[..name.len()];
+        let is_ip = name
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>()
+            .is_ok();
+        self.hosts.contains(name) || self.hosts.contains(&host) || (self.any_ip && is_ip)
+    }
+
+    fn origin_allowed(&self, origin: &str) -> bool {
+        if self.origins.contains(origin) || self.origins.contains("*") {
+            return true;
+        }
+        let host = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
+        let name = host.and_then(host_name);
+        matches!(name, Some("localhost" | "127.0.0.1" | "[::1]"))
+    }
+
+    pub(crate) fn identities(&self) -> &Arc<Identities> {
+        &self.identities
+    }
+
+    /// The principal of an MCP request. Sessions are bound to it.
+    ///
+    /// # Errors
+    /// If a valid key or token is required and missing. If the request has a Toolwharf key that is not valid, even
+    /// where no key is required.
+    pub(crate) async fn principal(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let Some(bearer) = bearer(asked.headers) else {
+            return if self.closed {
+                Err(self.unauthorized(asked, None))
+            } else {
+                Ok(self.anonymous.clone())
+            };
+        };
+        if let Some(principal) = self.identify(bearer, asked).await? {
+            return Ok(principal);
+        }
+        if self.closed || bearer.starts_with(auth::PREFIX.as_bytes()) {
+            return Err(self.unauthorized(asked, Some(UNKNOWN_KEY)));
+        }
+        let digest = Sha256::digest(bearer);
+        let digest = hex::encode(&digest[..16]);
+        Ok(passer_by(format!("bearer:{digest}").into()))
+    }
+
+    /// The principal of a request that always needs a key or token.
+    ///
+    /// # Errors
+    /// If a valid key or token is missing.
+    pub async fn key(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let Some(bearer) = bearer(asked.headers) else {
+            return self.browser(asked).await;
+        };
+        let principal = self.identify(bearer, asked).await?;
+        principal.ok_or_else(|| self.unauthorized(asked, Some(UNKNOWN_KEY)))
+    }
+
+    /// The user who signed in at this browser, identified by its cookie and its page secret.
+    ///
+    /// Only pages of the same origin have the page secret. `Sec-Fetch-Site`, `Origin` and [`BY_SCRIPT`] are a second
+    /// line of defence.
+    async fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let who = self.identities.browser(asked.headers).await;
+        let who = who.map_err(|refused| self.refusal(asked, refused))?;
+        let who = who.ok_or_else(|| self.unauthorized(asked, None))?;
+        let reads = *asked.method == Method::GET || *asked.method == Method::HEAD;
+        let header = |name: &str| {
+            asked
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+        };
+        let own_site = header("sec-fetch-site").is_none_or(|site| site == "same-origin");
+        if own_site && (reads || self.is_own_page(asked.headers) && header(BY_SCRIPT).is_some()) {
+            return Ok(who);
+        }
+        Err(Refusal {
+            status: StatusCode::FORBIDDEN,
+            error: RpcError::new(mcp::error::INVALID_REQUEST, FOREIGN_PAGE),
+            challenge: None,
+        })
+    }
+
+    pub const NO_LINK: &str = "sign-in links need a private connection: use the gateway on loopback, or set an https `public_url`";
+
+    /// A link that signs one browser in as `who`, once; `None` where others could read it.
+    ///
+    /// # Errors
+    /// Database errors.
+    pub async fn link(&self, who: &Principal) -> store::Result<Option<String>> {
+        let base = self.identities.tokens.base();
+        if !is_private(base) {
+            return Ok(None);
+        }
+        let secret = self.identities.browsers.link(who).await?;
+        Ok(Some(format!("{base}/sign-in#{secret}")))
+    }
+
+    /// Returns true if a page of this gateway made the request, judging by its `Origin`.
+    pub(crate) fn is_own_page(&self, headers: &HeaderMap) -> bool {
+        let text = |name| {
+            headers
+                .get(name)
+                .and_then(|value: &HeaderValue| value.to_str().ok())
+        };
+        let origin = text(header::ORIGIN).unwrap_or_default();
+        let host = text(header::HOST).unwrap_or_default();
+        is_of(origin, host) || origin.eq_ignore_ascii_case(self.identities.tokens.base())
+    }
+
+    /// Returns true if the request has an administrator's key. Checks only keys in memory.
+    pub(super) fn is_administrators(&self, headers: &HeaderMap) -> bool {
+        let bearer = bearer(headers).and_then(|bearer| std::str::from_utf8(bearer).ok());
+        let who = bearer.and_then(|bearer| self.identities.keys.identify(bearer));
+        who.is_some_and(|who| who.may(Role::Admin, None))
+    }
+
+    async fn identify(
+        &self,
+        bearer: &[u8],
+        asked: Asked<'_>,
+    ) -> Result<Option<Arc<Principal>>, Refusal> {
+        let found = self.identities.identify(bearer, resource(asked.path)).await;
+        found.map_err(|refused| self.refusal(asked, refused))
+    }
+
+    fn refusal(&self, asked: Asked<'_>, refused: Refused) -> Refusal {
+        match refused {
+            Refused::Invalid(why) => {
+                self.unauthorized(asked, Some(&format!("the token is refused: {why}")))
+            }
+            Refused::Scope => {
+                let scopes = self.identities.tokens.scopes().join(" ");
+                let why = format!("the token needs the scopes `{scopes}`, all of them");
+                Refusal {
+                    status: StatusCode::FORBIDDEN,
+                    error: RpcError::new(mcp::error::INVALID_REQUEST, why),
+                    challenge: self.challenge(asked, "error=\"insufficient_scope\", "),
+                }
+            }
+            Refused::Nobody(id) => Refusal {
+                status: StatusCode::FORBIDDEN,
+                error: RpcError::new(
+                    mcp::error::INVALID_REQUEST,
+                    format!(
+                        "`{id}` is signed in, but no rule in `access` grants a role here: ask an administrator"
+                    ),
+                ),
+                challenge: None,
+            },
+            Refused::Away(why) => Refusal {
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                error: RpcError::new(
+                    mcp::error::INVALID_REQUEST,
+                    format!("the key or token cannot be checked now: {why}"),
+                ),
+                challenge: None,
+            },
+        }
+    }
+
+    /// The refusal for a missing or invalid key or token.
+    fn unauthorized(&self, asked: Asked<'_>, why: Option<&str>) -> Refusal {
+        let error = match why {
+            Some(_) => "error=\"invalid_token\", ",
+            None => "",
+        };
+        let no_key = match self.identities.tokens.are_taken() {
+            true => NO_TOKEN,
+            false => NO_KEY,
+        };
+        Refusal {
+            status: StatusCode::UNAUTHORIZED,
+            error: RpcError::new(mcp::error::INVALID_REQUEST, why.unwrap_or(no_key)),
+            challenge: self.challenge(asked, error),
+        }
+    }
+
+    /// Tells a client where to get a token (RFC 9728, section 5.1), and for which scopes; `None` without issuers.
+    fn challenge(&self, asked: Asked<'_>, error: &str) -> Option<HeaderValue> {
+        let tokens = &self.identities.tokens;
+        if !tokens.are_taken() {
+            return None;
+        }
+        let base = tokens.base();
+        let path = resource(asked.path).unwrap_or("/mcp");
+        let scopes = tokens.scopes().join(" ");
+        let scope = match scopes.is_empty() {
+            true => String::new(),
+            false => format!(", scope=\"{scopes}\""),
+        };
+        let text = format!("Bearer {error}resource_metadata=\"{base}{METADATA}{path}\"{scope}");
+        HeaderValue::try_from(text).ok()
+    }
+}
+
+/// `WWW-Authenticate` of a response.
+pub fn challenge(status: StatusCode, challenge: Option<&HeaderValue>) -> Option<HeaderValue> {
+    let plain = (status == StatusCode::UNAUTHORIZED).then(|| HeaderValue::from_static("Bearer"));
+    challenge.cloned().or(plain)
+}
+
+/// A header that only a script of the same origin can add to a request.
+const BY_SCRIPT: &str = "x-requested-with";
+const FOREIGN_PAGE: &str = "a browser sign-in is valid only for pages of this gateway: changes need its `Origin` and the header \
+                            X-Requested-With; programs send `Authorization: Bearer …`";
+const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's is in the data \
+                      directory's `admin-token`, and `toolwharf key create` makes others";
+const NO_TOKEN: &str = "a token or a key is needed: sign in at the issuer named in `WWW-Authenticate`, or send `Authorization: \
+                        Bearer twh_…` with a key of `toolwharf key create`";
+const UNKNOWN_KEY: &str =
+    "the key is unknown, revoked or expired; `toolwharf key create` makes a new one";
+
+/// Path of the metadata of protected resources (RFC 9728). The resource's path follows.
+pub const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// The path of the resource that a request is for; `None` for a message to a session, which named the resource when it
+/// was opened.
+fn resource(path: &str) -> Option<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/%".contains(&byte);
+    if path == "/message" {
+        return None;
+    }
+    let path = path.trim_end_matches('/');
+    let ours = path == "/mcp" || path.starts_with("/mcp/");
+    Some(match ours && path.bytes().all(plain) {
+        true => path,
+        false if path.starts_with("/api/") => "/api/v1",
+        false => "/mcp",
+    })
+}
+
+/// A local user without a key, with the permission to call tools.
+fn passer_by(id: Arc<str>) -> Arc<Principal> {
+    Arc::new(Principal::new(id, Role::Call, None))
+}
+
+/// As bytes: a token has about a thousand, and a call should not scan them more often than necessary.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(BEARER.len())?;
+    let is_bearer = scheme.eq_ignore_ascii_case(BEARER);
+    is_bearer.then(|| token.trim_ascii())
+}
+
+const BEARER: &[u8] = b"bearer ";
+
+/// Returns true if a page of this origin came from the host in the request, and thus from the gateway: the host name was checked. The
+/// scheme may differ, since a proxy may terminate TLS.
+fn is_of(origin: &str, host: &str) -> bool {
+    let of = origin.strip_prefix("http://");
+    let of = of.or_else(|| origin.strip_prefix("https://"));
+    of.is_some_and(|of| !of.is_empty() && of.eq_ignore_ascii_case(host))
+}
+
+/// The host of `host` or `host:port`; `None` if the text contains anything else, such as a user or a path.
+fn host_name(text: &str) -> Option<&str> {
+    let end = match text.strip_prefix('[') {
+        Some(inner) => inner.find(']')? + 2,
+        None => text.find(':').unwrap_or(text.len()),
+    };
+    let (name, port) = text.split_at(end);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~[]:".contains(&byte);
+    let has_port = match port.strip_prefix(':') {
+        Some(port) => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
+        None => port.is_empty(),
+    };
+    (name.bytes().all(plain) && has_port).then_some(name)
+}
+
+/// Returns true if others cannot read the traffic to this address.
+fn is_private(base: &str) -> bool {
+    let Some((scheme, host)) = base.split_once("://") else {
+        return false;
+    };
+    let Some(name) = host_name(host) else {
+        return false;
+    };
+    let ip = name.trim_matches(['[', ']']).parse::<IpAddr>();
+    scheme == "https" || name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use auth::tickets::Tickets;
+
+    fn check(
+        tickets: &Arc<Tickets>,
+        (address, host, origin): (&str, &str, Option<&str>),
+        allowed: bool,
+    ) {
+        let mut settings = Settings::default();
+        settings.allowed_hosts.insert("tools.example.com".into());
+        settings
+            .allowed_origins
+            .insert("https://chat.example.com".into());
+        let guard = Guard::new(
+            &settings,
+            address.parse().expect(address),
+            Identities::administrator("twh_secret", &settings, tickets),
+        );
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, host.parse().expect(host));
+        if let Some(origin) = origin {
+            headers.insert(header::ORIGIN, origin.parse().expect(origin));
+        }
+        assert_eq!(guard.check(&headers).is_ok(), allowed, "{host} {origin:?}");
+    }
+
+    #[tokio::test]
+    async fn foreign_hosts_and_origins_are_refused() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
+            check(&tickets, (address, host, origin), allowed);
+        };
+        check("127.0.0.1", "localhost:6280", None, true);
+        check(
+            "127.0.0.1",
+            "[::1]:6280",
+            Some("http://localhost:3000"),
+            true,
+        );
+        check(
+            "127.0.0.1",
+            "Tools.Example.com",
+            Some("https://chat.example.com"),
+            true,
+        );
+        check("127.0.0.1", "evil.example.com", None, false);
+        check(
+            "127.0.0.1",
+            "localhost",
+            Some("http://evil.example.com"),
+            false,
+        );
+        check(
+            "127.0.0.1",
+            "localhost",
+            Some("http://localhost.evil.com"),
+            false,
+        );
+        check("127.0.0.1", "localhost", Some("null"), false);
+        check("127.0.0.1", "10.0.0.7", None, false);
+        check("0.0.0.0", "10.0.0.7:80", None, true);
+        // Pages of our own.
+        check(
+            "0.0.0.0",
+            "10.0.0.7:6280",
+            Some("http://10.0.0.7:6280"),
+            true,
+        );
+        check(
+            "127.0.0.1",
+            "Tools.example.com",
+            Some("https://tools.example.com"),
+            true,
+        );
+        check(
+            "0.0.0.0",
+            "10.0.0.7:6280",
+            Some("http://10.0.0.7:8080"),
+            false,
+        );
+        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false);
+        check(
+            "127.0.0.1",
+            "evil.example.com",
+            Some("http://evil.example.com"),
+            false,
+        );
+        check("0.0.0.0", "evil.example.com", None, false);
+    }
+
+    #[tokio::test]
+    async fn a_host_is_a_name_and_a_port_and_nothing_else() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
+            check(&tickets, (address, host, origin), allowed);
+        };
+        for address in ["127.0.0.1", "0.0.0.0"] {
+            for host in [
+                "user@localhost",
+                "user:password@localhost",
+                "localhost:6280:80",
+                "localhost:80x",
+                "localhost:x",
+                "localhost:",
+                "localhost:99999",
+                "localhost/evil",
+                "localhost evil",
+                "localhost, evil.example.com",
+                "localhost#evil",
+                "[::1]evil",
+                "[::1]:80evil",
+                "[::1]@evil:80",
+                "[::1",
+                "::1",
+                "127.0.0.1@evil.example.com",
+            ] {
+                check(address, host, None, false);
+            }
+            for origin in [
+                "http://user@localhost",
+                "http://localhost/path",
+                "http://localhost:80x",
+                "http://localhost:",
+                "http://localhost@evil.example.com",
+                "http://localhost:80@evil.example.com",
+                "http://[::1]evil.example.com",
+                "http://localhost evil",
+                "localhost",
+                "https://",
+                "",
+            ] {
+                check(address, "localhost", Some(origin), false);
+            }
+            check(address, "[::1]:65535", Some("https://[::1]:1"), true);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_decides_is_said_once() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let guard = Guard::new(
+            &Settings::default(),
+            "127.0.0.1".parse().expect("an address"),
+            Identities::administrator("twh_secret", &Settings::default(), &tickets),
+        );
+        for (name, value) in [
+            ("host", "localhost"),
+            ("authorization", "Bearer a"),
+            ("x-project-id", "a"),
+        ] {
+            let name: HeaderName = name.parse().expect(name);
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, "localhost".parse().expect("a host"));
+            headers.insert(&name, value.parse().expect(value));
+            assert!(guard.check(&headers).is_ok(), "{name}");
+            headers.append(&name, value.parse().expect(value));
+            let refusal = guard.check(&headers).expect_err("it is there twice");
+            assert_eq!(refusal.status, StatusCode::BAD_REQUEST, "{name}");
+            assert!(refusal.error.message.contains(name.as_str()), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_may_ask() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let check =
+            async |address: &str, require_key: bool, bearer: Option<&str>, who: &str, key: bool| {
+                let settings = Settings {
+                    require_key,
+                    ..Settings::default()
+                };
+                let identities = Identities::administrator("twh_secret", &settings, &tickets);
+                let guard = Guard::new(&settings, address.parse().expect(address), identities);
+                let mut headers = HeaderMap::new();
+                if let Some(bearer) = bearer {
+                    let value = format!("Bearer {bearer}").parse().expect(bearer);
+                    headers.insert(header::AUTHORIZATION, value);
+                }
+                let asked = Asked {
+                    method: &Method::GET,
+                    headers: &headers,
+                    path: "/mcp",
+                };
+                let found = match guard.principal(asked).await {
+                    Ok(principal) => principal
+                        .id
+                        .split(':')
+                        .next()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    Err(refusal) => refusal.status.as_str().to_owned(),
+                };
+                assert_eq!(found, who, "{address} {require_key} {bearer:?}");
+                assert_eq!(guard.key(asked).await.is_ok(), key, "{address} {bearer:?}");
+            };
+        check("127.0.0.1", false, None, "anonymous", false).await;
+        check("127.0.0.1", false, Some("theirs"), "bearer", false).await;
+        check("127.0.0.1", false, Some("twh_other"), "401", false).await;
+        check("127.0.0.1", false, Some("twh_secret"), "key", true).await;
+        for (address, require_key) in [("127.0.0.1", true), ("0.0.0.0", false), ("::", false)] {
+            check(address, require_key, None, "401", false).await;
+            check(address, require_key, Some("theirs"), "401", false).await;
+            check(address, require_key, Some("twh_other"), "401", false).await;
+            check(address, require_key, Some("twh_secret"), "key", true).await;
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The surfaces on which clients speak MCP: streamable HTTP, HTTP+SSE and stdio.
+//!
+//! The future that answers a request is moved whole into its connection, for every request. Rare branches are boxed to
+//! keep it small.
+
+#![warn(clippy::large_futures)]
+
+mod batch;
+mod body;
+mod elsewhere;
+mod forward;
+mod guard;
+mod http;
+mod idle;
+mod listen;
+mod listener;
+mod patience;
+pub mod peers;
+mod room;
+mod seal;
+mod sessions;
+mod shares;
+#[expect(clippy::large_futures, reason = "sign-in pages are served rarely")]
+pub mod signin;
+mod sse;
+pub mod stdio;
+mod wire;
+
+pub use crate::http::Upload;
+pub use body::{Answering, Body, KEEP_ALIVE};
+pub use elsewhere::Leases;
+pub use guard::{Asked, Guard, METADATA, Refusal, challenge};
+pub use http::{Front, collect, json_body, prefers_stream};
+pub use listener::{Answered, For, Routes, serve};
+pub use seal::Seal;

@@ -1,0 +1,195 @@
+//! State shared by the parts of one connection: the loop that owns the socket, the service that answers, and the bodies
+//! in both directions. All of them run in the connection's task, one inside the other, so flags suffice.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use mcp::backlog::{Account, Backlog};
+use parking_lot::Mutex;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::{
+    Body,
+    idle::Takeover,
+    patience::{Phase, Progress},
+};
+
+/// Minimum bytes of a response's piece to be charged. A connection holds only one smaller piece at a time.
+const MIN_CHARGED_BYTES: usize = 4 << 10;
+
+pub(crate) struct Wire {
+    /// The unread data on this connection.
+    account: Arc<Account>,
+    /// Bytes that are charged and not written yet. Writes of HTTP framing are subtracted too, so this reaches zero a
+    /// little early.
+    unsent: AtomicUsize,
+    read: AtomicU64,
+    /// Bytes read when the last request was answered.
+    answered: AtomicU64,
+    begun: AtomicU64,
+    /// A request is being answered.
+    busy: AtomicBool,
+    /// Its body is awaited.
+    pub awaited: AtomicBool,
+    left: AtomicBool,
+    takeover: Mutex<Option<Takeover>>,
+}
+
+impl Wire {
+    pub(super) fn new(backlog: &Arc<Backlog>) -> Arc<Self> {
+        Arc::new(Self {
+            account: backlog.account(),
+            unsent: AtomicUsize::new(0),
+            read: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            takeover: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Charges a piece of a response that waits to be written.
+    fn waits(&self, bytes: usize) {
+        if bytes >= MIN_CHARGED_BYTES && self.account.add(bytes) {
+            self.unsent.fetch_add(bytes, Ordering::Relaxed);
+            self.account.backlog().settle();
+        }
+    }
+
+    pub(super) fn sent(&self, bytes: usize) {
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        if unsent > 0 {
+            let bytes = bytes.min(unsent);
+            self.unsent.store(unsent - bytes, Ordering::Relaxed);
+            self.account.sub(bytes);
+        }
+    }
+
+    pub(super) fn received(&self, count: usize) {
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let read = self.read.load(Ordering::Relaxed);
+        let begun = self.begun.load(Ordering::Relaxed);
+        let (phase, request) = if self.busy.load(Ordering::Relaxed) {
+            if self.awaited.load(Ordering::Relaxed) {
+                (Phase::Reading, begun)
+            } else {
+                (Phase::Busy, begun)
+            }
+        } else if begun == 0 || read > self.answered.load(Ordering::Relaxed) {
+            (Phase::Reading, begun + 1)
+        } else {
+            (Phase::Idle, begun + 1)
+        };
+        Progress {
+            phase,
+            request,
+            read,
+        }
+    }
+
+    /// Hands the connection over to a stream. Does not return: the request's future is dropped together with hyper's
+    /// connection.
+    pub(crate) async fn leave(&self, takeover: Takeover) -> Infallible {
+        *self.takeover.lock() = Some(takeover);
+        self.left.store(true, Ordering::Release);
+        std::future::pending().await
+    }
+
+    pub(super) fn take(&self) -> Option<Takeover> {
+        if !self.left.load(Ordering::Acquire) {
+            return None;
+        }
+        self.takeover.lock().take()
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Outboxes of running calls may keep the account alive.
+        self.account.sub(*self.unsent.get_mut());
+    }
+}
+
+/// A request that is being answered, from its head to the last byte of the response.
+pub(super) struct AtWork {
+    wire: Arc<Wire>,
+    _counted: Option<TaskTrackerToken>,
+}
+
+impl AtWork {
+    /// `counted`: a token that is held until the request is answered.
+    pub(super) fn begin(wire: Arc<Wire>, counted: Option<TaskTrackerToken>) -> Self {
+        wire.begun.fetch_add(1, Ordering::Relaxed);
+        wire.busy.store(true, Ordering::Relaxed);
+        Self {
+            wire,
+            _counted: counted,
+        }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let read = self.wire.read.load(Ordering::Relaxed);
+        self.wire.answered.store(read, Ordering::Relaxed);
+        self.wire.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The body of a response. Its connection is busy until it is sent.
+pub(crate) struct Download {
+    body: Body,
+    at_work: AtWork,
+}
+
+impl Download {
+    pub(super) fn new(body: Body, at_work: AtWork) -> Self {
+        Self { body, at_work }
+    }
+}
+
+impl http_body::Body for Download {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+            && !matches!(self.body, Body::Pieces(_))
+        {
+            // A body in pieces is a list that a snapshot keeps in memory anyway.
+            self.at_work.wire.waits(data.len());
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,322 @@
+//! Registries on loopback: the official API and ToolHive's file; valid, broken and unreachable.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{Response, StatusCode, header},
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
+
+use super::{entry, npm};
+use crate::sources::{Catalogue, Error};
+
+/// Responses by path and query. All others are 404.
+type Answers = BTreeMap<String, (StatusCode, String)>;
+
+/// A path, and the ETag that was sent with it.
+type Asked = (String, Option<String>);
+
+#[derive(Clone, Default)]
+struct Site {
+    answers: Arc<Mutex<Answers>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Site {
+    async fn serve(self) -> (String, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let app = Router::new().fallback(answer).with_state(self);
+        let mut serving = JoinSet::new();
+        serving.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        (url, serving)
+    }
+
+    fn put(&self, path: &str, answer: &Value) {
+        self.answers
+            .lock()
+            .unwrap()
+            .insert(path.to_owned(), (StatusCode::OK, answer.to_string()));
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+async fn answer(State(site): State<Site>, request: Request) -> Response<Body> {
+    let path = request.uri().path_and_query().unwrap().to_string();
+    let tag = request.headers().get(header::IF_NONE_MATCH);
+    let tag = tag.map(|tag| tag.to_str().unwrap().to_owned());
+    let found = site.answers.lock().unwrap().get(&path).cloned();
+    let own = found
+        .as_ref()
+        .map(|(_, text)| format!("\"{}\"", text.len()));
+    site.asked.lock().unwrap().push((path, tag.clone()));
+    let (status, text) = match found {
+        Some(_) if tag.is_some() && tag == own => (StatusCode::NOT_MODIFIED, String::new()),
+        Some(found) => found,
+        None => (StatusCode::NOT_FOUND, String::new()),
+    };
+    let response = Response::builder().status(status);
+    let response = match own {
+        Some(own) => response.header(header::ETAG, own),
+        None => response,
+    };
+    response.body(Body::from(text)).unwrap()
+}
+
+fn named(name: &str) -> Value {
+    let mut entry = entry(npm(json!({})));
+    entry["name"] = name.into();
+    entry
+}
+
+fn registries(url: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("test".to_owned(), url.to_owned())])
+}
+
+const FIRST: &str = "/v0.1/servers?version=latest&limit=100&search=weather";
+
+#[tokio::test]
+async fn c07_the_official_api_is_read_page_by_page_and_from_the_cache() {
+    let site = Site::default();
+    let official = |status: &str| json!({"io.modelcontextprotocol.registry/official": {"status": status, "isLatest": true}});
+    site.put(
+        FIRST,
+        &json!({
+            "servers": [
+                {"server": named("com.example/weather"), "_meta": official("active")},
+                {"server": named("com.example/gone"), "_meta": official("deleted")},
+                {"server": named("com.example/\u{202e}evil"), "_meta": official("active")},
+            ],
+            "metadata": {"count": 3, "nextCursor": "com.example/x:1.0"},
+        }),
+    );
+    let second = format!("{FIRST}&cursor=com.example%2Fx%3A1.0");
+    site.put(
+        &second,
+        &json!({"servers": [{"server": named("org.example/weather")}], "metadata": {"count": 1}}),
+    );
+    let latest = "/v0.1/servers/com.example%2Fweather/versions/latest";
+    site.put(
+        latest,
+        &json!({"server": named("com.example/weather"), "_meta": official("active")}),
+    );
+    let (url, serving) = site.clone().serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let catalogue = Catalogue::never_fresh(folder.path());
+    let known = registries(&url);
+    let names = async |asked: Option<&str>| {
+        let (servers, notices) = catalogue.search(&known, asked, "weather").await.unwrap();
+        let names: Vec<String> = servers
+            .into_iter()
+            .map(|it| format!("{} {}", it.name, it.registry))
+            .collect();
+        (names, notices)
+    };
+    let (found, notices) = names(Some("test")).await;
+    assert_eq!(
+        found,
+        ["com.example/weather test", "org.example/weather test"]
+    );
+    assert!(
+        notices.len() == 1 && notices[0].contains("/name"),
+        "{notices:?}"
+    );
+    let paths: Vec<String> = site.asked().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, [FIRST.to_owned(), second.clone()]);
+
+    // Unchanged responses are not sent twice.
+    assert_eq!(names(Some("test")).await.0, found);
+    assert!(site.asked().iter().all(|(_, tag)| tag.is_some()));
+    let listing = catalogue
+        .get(&known, None, "com.example/weather")
+        .await
+        .unwrap();
+    assert_eq!(listing.document.version, "1.2.3");
+    // A short name that two publishers have is ambiguous.
+    let error = catalogue
+        .get(&known, Some("test"), "weather")
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(error, Error::Ambiguous(..)), "{error}");
+
+    // Without the registry, the results stay the same.
+    drop(serving);
+    let (found, notices) = names(Some("test")).await;
+    assert_eq!(found.len(), 2);
+    assert!(
+        notices
+            .iter()
+            .any(|it| it.contains("this is its response from")),
+        "{notices:?}"
+    );
+    assert!(
+        catalogue
+            .get(&known, None, "com.example/weather")
+            .await
+            .is_ok()
+    );
+    let other = Catalogue::never_fresh(tempfile::tempdir().unwrap().path());
+    let error = other
+        .get(&known, None, "com.example/weather")
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(error, Error::Down(_)), "{error}");
+    let (_, notices) = other.search(&known, None, "weather").await.unwrap();
+    assert!(
+        notices.iter().any(|it| it.contains("registry `test`")),
+        "{notices:?}"
+    );
+}
+
+#[tokio::test]
+async fn c07_toolhive_s_file_is_read_as_a_whole() {
+    let site = Site::default();
+    site.put("/registry.json", &json!({
+        "version": "1.0.0",
+        "meta": {"last_updated": "2026-11-23T00:00:00Z"},
+        "data": {"servers": [named("io.github.stacklok/weather"), named("io.github.stacklok/other")], "groups": []},
+    }));
+    let (url, _serving) = site.clone().serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let catalogue = Catalogue::new(folder.path());
+    let known = registries(&format!("{url}/registry.json"));
+    let (servers, notices) = catalogue
+        .search(&known, Some("test"), "WEATHER tells")
+        .await
+        .unwrap();
+    assert_eq!((servers.len(), notices.len()), (2, 0), "{notices:?}");
+    let listing = catalogue.get(&known, None, "weather").await.unwrap();
+    assert_eq!(listing.document.name, "io.github.stacklok/weather");
+    // By its URL, too. A fresh response is fetched only once.
+    let by_url = format!("{url}/registry.json");
+    assert!(
+        catalogue
+            .get(&BTreeMap::new(), Some(&by_url), "other")
+            .await
+            .is_ok()
+    );
+    assert_eq!(site.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
+    let site = Site::default();
+    let folder = tempfile::tempdir().unwrap();
+    let catalogue = Catalogue::never_fresh(folder.path());
+    let (url, _serving) = site.clone().serve().await;
+    let known = registries(&url);
+    let path = "/v0.1/servers?version=latest&limit=100";
+    let deep = "[".repeat(5000);
+    for (text, status, part) in [
+        (
+            "<!doctype html><title>Sign in</title>".to_owned(),
+            StatusCode::OK,
+            "not the JSON of a registry",
+        ),
+        (deep, StatusCode::OK, "not the JSON of a registry"),
+        (" ".repeat(20 << 20), StatusCode::OK, "longer than"),
+        ("{}".to_owned(), StatusCode::INTERNAL_SERVER_ERROR, "500"),
+        ("{}".to_owned(), StatusCode::FOUND, "302"),
+    ] {
+        site.answers
+            .lock()
+            .unwrap()
+            .insert(path.to_owned(), (status, text));
+        let (servers, notices) = catalogue.search(&known, Some("test"), "").await.unwrap();
+        assert!(
+            servers.is_empty() && notices[0].contains(part),
+            "{part}: {notices:?}"
+        );
+    }
+    // Endless pages are cut off.
+    for page in 0..20 {
+        let at = match page {
+            0 => path.to_owned(),
+            page => format!("{path}&cursor={page}"),
+        };
+        site.put(&at, &json!({"servers": [named(&format!("com.example/w{page}"))], "metadata": {"nextCursor": (page + 1).to_string()}}));
+    }
+    let (servers, notices) = catalogue.search(&known, Some("test"), "").await.unwrap();
+    assert_eq!(servers.len(), 10);
+    assert!(notices[0].contains("has more"), "{notices:?}");
+    // It returns another entry than requested.
+    site.put(
+        "/v0.1/servers/com.example%2Fa/versions/latest",
+        &json!({"server": named("com.example/b")}),
+    );
+    assert!(
+        catalogue
+            .get(&known, Some("test"), "com.example/a")
+            .await
+            .is_err()
+    );
+    for url in [
+        "http://example.com",
+        "ftp://127.0.0.1",
+        "https://user:pass@example.com",
+        "https://",
+        "file:///etc",
+    ] {
+        let error = catalogue
+            .search(&BTreeMap::new(), Some(url), "")
+            .await
+            .err();
+        assert!(
+            matches!(error, Some(Error::Url(_) | Error::NoRegistry(_))),
+            "{url}"
+        );
+    }
+    let error = catalogue
+        .get(&known, Some("test"), "../../admin")
+        .await
+        .err();
+    assert!(matches!(error, Some(Error::NotFound(_))));
+}
+
+/// Every entry of the built-in catalogue is valid and can be installed.
+#[tokio::test]
+async fn c07_the_built_in_catalogue_is_usable_and_asks_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let catalogue = Catalogue::new(folder.path());
+    let known = registries("http://127.0.0.1:9");
+    let (all, notices) = catalogue
+        .search(&known, Some("built-in"), "")
+        .await
+        .unwrap();
+    assert!(
+        all.len() >= 30 && notices.is_empty(),
+        "{} {notices:?}",
+        all.len()
+    );
+    for server in &all {
+        let short = server.name.rsplit('/').next().unwrap();
+        let listing = catalogue
+            .get(&known, None, short)
+            .await
+            .unwrap_or_else(|error| panic!("{short}: {error}"));
+        let plans = catalogue.plans(&listing).await;
+        assert!(
+            plans[0].refused.is_empty(),
+            "{short}: {:?}",
+            plans[0].refused
+        );
+        assert!(
+            (20..=110).contains(&server.description.len()),
+            "{short}: {}",
+            server.description
+        );
+    }
+    assert!(!folder.path().join("registries").exists());
+}

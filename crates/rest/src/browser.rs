@@ -1,0 +1,24 @@
+//! Single-use links that sign a browser in.
+
+use api::BrowserLink;
+use axum::{Extension, Json, extract::State};
+
+use super::{AppState, Problem, access::Who};
+use auth::tickets::LINK;
+use gateway::Guard;
+
+/// Creates a link that signs a browser in with the caller's key.
+pub(super) async fn link(
+    State(rest): State<AppState>,
+    Extension(who): Who,
+) -> Result<Json<BrowserLink>, Problem> {
+    if !who.id.starts_with("key:") {
+        let why = "a link needs a key to sign the browser in with: open `/sign-in` in the browser instead";
+        return Err(Problem::forbidden(why));
+    }
+    let Some(url) = rest.front.guard().link(&who).await? else {
+        return Err(Problem::new(409, Guard::NO_LINK));
+    };
+    let expires_in = LINK.as_secs();
+    Ok(Json(BrowserLink { url, expires_in }))
+}

@@ -1,0 +1,117 @@
+//! The console: the page at `/`, which uses only the REST API. Its source is `web/`.
+//!
+//! Invariants: the page needs no key, because it is the same for all users. All its data comes from the API, with the
+//! session of the browser (`signin`). It runs only scripts served here, adds styles only with the nonce of its
+//! response, creates no scripts from text (trusted types), and cannot be framed. It frames only the sandbox of Apps
+//! (`apps`). The files are in the binary, compressed (`build.rs`). Those in `assets/` have a digest in their name, so
+//! that browsers can cache them permanently; the page itself is fetched every time. Deliberately absent: knowledge of
+//! page paths. `web/` interprets them, and shows its own page for unknown ones.
+
+mod apps;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    http::{HeaderMap, HeaderName, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use sha2::{Digest as _, Sha256};
+
+pub use self::apps::Apps;
+
+/// Path and gzip of each file of `web/dist`.
+const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
+const PAGE: &str = include_str!("../../../../web/dist/index.html");
+/// The placeholder of the nonce in the page, for libraries that add styles.
+const NONCE: &str = "{nonce}";
+/// The placeholder of the origin for Apps.
+const APPS: &str = "{apps}";
+
+/// First segments of the console's paths. All of them return the page.
+const PAGES: [&str; 11] = [
+    "chat",
+    "servers",
+    "tools",
+    "calls",
+    "approvals",
+    "projects",
+    "keys",
+    "install",
+    "connect",
+    "health",
+    "settings",
+];
+
+/// `apps`: the origin on which Apps are drawn, if available.
+pub fn router(apps: Option<&str>) -> Router {
+    let apps: Arc<str> = apps.unwrap_or_default().into();
+    let page = move || page(apps.clone());
+    let mut router = Router::new().route("/", get(page.clone()));
+    for first in PAGES {
+        router = router
+            .route(&format!("/{first}"), get(page.clone()))
+            .route(&format!("/{first}/{{*rest}}"), get(page.clone()));
+    }
+    for (path, _) in FILES.iter().filter(|(path, _)| *path != "index.html") {
+        router = router.route(&format!("/{path}"), get(file));
+    }
+    router
+}
+
+async fn page(apps: Arc<str>) -> Response {
+    let nonce = hex::encode(rand::random::<[u8; 16]>());
+    let frames = if apps.is_empty() { "'none'" } else { &*apps };
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; font-src 'self'; \
+         connect-src 'self'; frame-src {frames}; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
+         require-trusted-types-for 'script'; trusted-types 'none'"
+    );
+    let headers: [(HeaderName, &str); 6] = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, &policy),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        // The nonce is for one response.
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (headers, PAGE.replace(NONCE, &nonce).replace(APPS, &apps)).into_response()
+}
+
+/// Always compressed: every browser that runs the console accepts gzip.
+async fn file(uri: Uri, headers: HeaderMap) -> Response {
+    let path = uri.path().trim_start_matches('/');
+    let Some((path, compressed)) = FILES.iter().find(|(known, _)| *known == path) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(compressed)[..16]));
+    let known = headers.get(header::IF_NONE_MATCH);
+    if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+    }
+    let cached = match path.starts_with("assets/") {
+        true => "public, max-age=31536000, immutable",
+        false => "no-cache",
+    };
+    let headers: [(HeaderName, &str); 5] = [
+        (header::CONTENT_TYPE, kind(path)),
+        (header::CONTENT_ENCODING, "gzip"),
+        (header::CACHE_CONTROL, cached),
+        (header::ETAG, &tag),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, *compressed).into_response()
+}
+
+fn kind(path: &str) -> &'static str {
+    match path.rsplit_once('.').map_or("", |(_, end)| end) {
+        "js" => "text/javascript; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "svg" => "image/svg+xml",
+        "txt" => "text/plain; charset=utf-8",
+        "woff2" => "font/woff2",
+        _ => "application/octet-stream",
+    }
+}

@@ -1,0 +1,191 @@
+//! Server logs (standard error): the last lines as text, or as an event stream with all later lines.
+//!
+//! A stream refers to the server's declaration. It outlives the process and the server's configuration.
+
+use std::{collections::VecDeque, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::{Query, State, rejection::QueryRejection},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use engine::server::State as Phase;
+use mcp::sse;
+use runtime::process::Lines;
+use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{AppState, Problem, answer::event_stream, input, servers::Target};
+
+/// Default number of lines.
+const DEFAULT_TAIL_LINES: usize = 200;
+/// Interval between checks of a server without a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The type of events that come from the gateway, not from the server.
+pub const NOTICE: &str = "notice";
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    tail: Option<usize>,
+    #[serde(default)]
+    follow: bool,
+}
+
+pub(super) async fn read(
+    State(rest): State<AppState>,
+    target: Target,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
+    rest.taken_in(&target).await?;
+    let asked = input::query(query)?;
+    let tail = asked.tail.unwrap_or(DEFAULT_TAIL_LINES);
+    if !asked.follow {
+        let server = target.live(&rest.gateway.fleet());
+        let text = server.map(|server| server.stderr_tail());
+        let text: String = last(&text.unwrap_or_default(), tail)
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let kind = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
+        return Ok(([kind], text).into_response());
+    }
+    let place = rest.follower()?;
+    let following = Following {
+        ready: VecDeque::new(),
+        target,
+        tail,
+        lines: None,
+        process: None,
+        starts: 0,
+        gone: false,
+        rest,
+        _place: place,
+    };
+    let events = futures_util::stream::unfold(following, async |mut following| {
+        let event = following.next().await?;
+        Some((event, following))
+    });
+    Ok(event_stream(events))
+}
+
+fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(count);
+    lines.into_iter().skip(from)
+}
+
+/// The state of one stream. Contains no handle, which would keep the process alive.
+struct Following {
+    /// Events that are not sent yet. At most one server log.
+    ready: VecDeque<Bytes>,
+    target: Target,
+    /// Number of past lines to send. No limit for later lines.
+    tail: usize,
+    lines: Option<Lines>,
+    /// The process that wrote the lines: its id and start time.
+    process: Option<(Option<u32>, std::time::SystemTime)>,
+    /// Number of starts of the server that were reported.
+    starts: u64,
+    gone: bool,
+    rest: AppState,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Following {
+    /// Returns the next event. `None` when the gateway stops.
+    async fn next(&mut self) -> Option<Bytes> {
+        let over = self.rest.over.clone();
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            tokio::select! {
+                () = over.cancelled() => return None,
+                () = self.more() => {}
+            }
+        }
+    }
+
+    /// Waits for a new line or a change of the process. Cancel safe.
+    async fn more(&mut self) {
+        match &mut self.lines {
+            Some(lines) => match lines.next().await {
+                Some(Ok(line)) => self.say(&line),
+                Some(Err(missed)) => self.notice(&format!("{} lines were missed", missed.0)),
+                None => {
+                    self.lines = None;
+                    self.notice("the process has ended");
+                }
+            },
+            None => {
+                if self.process.is_some() || self.starts > 0 || self.gone {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
+                self.look();
+                if self.lines.is_none() && self.ready.is_empty() {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
+            }
+        }
+    }
+
+    /// Checks for a new process or a failed start.
+    fn look(&mut self) {
+        let Some(server) = self.target.live(&self.rest.gateway.fleet()) else {
+            if !std::mem::replace(&mut self.gone, true) {
+                self.notice("the server was removed from the configuration");
+            }
+            return;
+        };
+        self.gone = false;
+        let starts = server
+            .stats
+            .starts
+            .load(std::sync::atomic::Ordering::Relaxed);
+        // The counter restarts when the server is reconfigured.
+        if starts < self.starts {
+            self.starts = 0;
+        }
+        let process = server.process();
+        let id = process
+            .as_ref()
+            .map(|handle| (handle.pid(), handle.started_at()));
+        if let Some(handle) = process
+            && id != self.process
+        {
+            if self.process.is_some() {
+                let process = handle.pid().map(|pid| format!(", process {pid}"));
+                self.notice(&format!("restarted{}", process.unwrap_or_default()));
+            }
+            self.process = id;
+            self.starts = starts;
+            let (past, lines) = handle.follow_stderr();
+            self.tell(&past);
+            self.lines = Some(lines);
+        } else if starts > self.starts
+            && let Phase::Down { reason, .. } = server.state()
+        {
+            self.starts = starts;
+            let past = server.stderr_tail();
+            self.tell(&past);
+            self.notice(&format!("not running: {reason}"));
+        }
+    }
+
+    fn tell(&mut self, past: &str) {
+        for line in last(past, self.tail) {
+            self.say(line);
+        }
+        self.tail = usize::MAX;
+    }
+
+    fn say(&mut self, line: &str) {
+        let data = Bytes::copy_from_slice(line.as_bytes());
+        self.ready.push_back(sse::encode(None, None, &data));
+    }
+
+    fn notice(&mut self, what: &str) {
+        let data = Bytes::copy_from_slice(what.as_bytes());
+        self.ready.push_back(sse::encode(Some(NOTICE), None, &data));
+    }
+}

@@ -1,0 +1,64 @@
+//! Routes of server registries.
+
+use axum::routing::{get, post};
+
+use crate::{
+    access::Need,
+    registry,
+    route::{Kind, PAGED, Parameter, Route, parameter},
+};
+use auth::Role;
+
+const REGISTRY: Parameter = parameter(
+    "registry",
+    Kind::Text,
+    "The name of one registry, or with an administrator's key its URL (default: all)",
+);
+
+const SEARCHED: &[Parameter] = &[
+    parameter(
+        "search",
+        Kind::Text,
+        "A word in the name or the description",
+    ),
+    REGISTRY,
+    PAGED[0],
+    PAGED[1],
+];
+
+const SHOWN: &[Parameter] = &[REGISTRY];
+
+pub(super) const REGISTRY_SERVERS: &[Route] = &[
+    Route::new(
+        "searchRegistries",
+        "GET /api/v1/registry/servers",
+        Need::Within(Role::Read),
+        "List the servers in registries",
+        || get(registry::list),
+    )
+    .about("Sorted by name. `notices` lists the registries that did not respond.")
+    .asks(SEARCHED)
+    .answers::<api::RegistryServers>(),
+    Route::new(
+        "getRegistryServer",
+        "GET /api/v1/registry/servers/{name}",
+        Need::Within(Role::Manage),
+        "Show a registry server and its installation options",
+        || get(registry::show),
+    )
+    .about("The part of the name after the `/` is enough if it is unique. An MCPB file is downloaded and unpacked.")
+    .asks(SHOWN)
+    .answers::<api::RegistryServer>(),
+    Route::new(
+        "installRegistryServer",
+        "POST /api/v1/registry/servers/{name}/install",
+        Need::Within(Role::Manage),
+        "Install a registry server",
+        || post(registry::install),
+    )
+    .about("The server is first tried under the conditions under which it will run. It is then added to the given project, or to the configuration file if no project is given, but not yet enabled. If the trial fails, nothing is added.")
+    .takes::<api::InstallRequest>()
+    .asks(SHOWN)
+    .creates()
+    .answers::<api::Installed>(),
+];

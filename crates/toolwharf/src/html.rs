@@ -1,9 +1,0 @@
-//! Escaping of text for HTML pages.
-
-/// Escapes a text for use in an element or a quoted attribute.
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
