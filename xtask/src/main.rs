@@ -1,6 +1,6 @@
 //! `cargo xtask`: all development tasks of this repository, as commands.
 //!
-//! The README mentions two of them, `demo` and `test`; the others are parts of these. Each prints what it runs. This
+//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`; the others are parts of these. Each prints what it runs. This
 //! crate uses the workspace only through `cargo` and the binaries: no crate of the workspace depends on it, nor the
 //! other way round. Downloads use only the clients of package registries. Outside the checkout, only `apt-get`, `cargo
 //! install` and the build of Kubernetes write files.

@@ -14,9 +14,8 @@ use std::{
 
 use api::Wrong;
 use config::{not_allowed, why_not_allowed};
-use engine::{
-    Crash, Gateway, Left, Remembered, lifecycle::Last, secrets::CannotOpen, server::Server,
-};
+use engine::{Crash, Gateway, Left, Remembered, secrets::CannotOpen, server::Server};
+use lifecycle::Last;
 use model::{NativeName, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
 use serde_json::Value;

@@ -17,13 +17,13 @@ use crate::{
     Gateway,
     catalog::ListKind,
     fleet::{Fleet, Project},
-    lifecycle::Rules,
     memory::{Remembered, config_digest},
     scope::Scope,
     server::Server,
     shared::Shared,
     status::Left,
 };
+use lifecycle::Rules;
 
 /// Time that shutdown waits for killed servers to be gone.
 const KILL_WAIT: Duration = Duration::from_millis(500);

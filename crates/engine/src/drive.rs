@@ -28,13 +28,13 @@ use crate::{
     connection::Connection,
     gate::{Held, Runs},
     launch::{Hindrance, Launched, StartError},
-    lifecycle::{self, Action, Cause, Event, Note, Phase, Rules, step},
     orders::{Order, Ordered},
     server::{Server, State},
     shared::Shared,
     status::{Begin, Crash},
     tokens,
 };
+use lifecycle::{Action, Cause, Event, Note, Phase, Rules, step};
 
 /// Time from `SIGTERM` to `SIGKILL` when a user stops a registered server.
 const STOP_GRACE: Duration = Duration::from_secs(10);

@@ -11,10 +11,10 @@ use tokio::{
 use crate::{
     drive::asked,
     gate::{Elsewhere, Held, Runs},
-    lifecycle::Event,
     server::Server,
     shared::Shared,
 };
+use lifecycle::Event;
 
 /// Time that callers wait for another gateway to start a server whose gateway was lost.
 pub(crate) const MOVE_WAIT: Duration = Duration::from_secs(10);

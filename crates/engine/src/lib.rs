@@ -51,7 +51,6 @@ pub mod gateway;
 mod hold;
 pub mod hub;
 mod launch;
-pub mod lifecycle;
 mod logins;
 mod memory;
 mod names;

@@ -2,7 +2,7 @@
 //!
 //! Each server is driven by its own loop ([`crate::drive`]). A *lazy* server has one only while it is wanted (P10). Its
 //! catalog is maintained by [`crate::stock`]. Deliberately absent: when it is started and stopped
-//! ([`crate::lifecycle`]).
+//! ([`lifecycle`]).
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -27,7 +27,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     catalog::Catalog,
     connection::Connection,
-    lifecycle::Phase,
     memory::{Remembered, config_digest},
     orders::{Inbox, Order},
     pinned::{KeptBack, Pinned},
@@ -43,6 +42,7 @@ use crate::{
     unavailable::Unavailable,
     uri,
 };
+use lifecycle::Phase;
 
 /// Time that `initialize` may wait for the handshake of a server in its first start.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);

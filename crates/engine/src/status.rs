@@ -6,11 +6,8 @@ use parking_lot::{Mutex, MutexGuard};
 use runtime::{Exit, Usage};
 use tokio::time::Instant;
 
-use crate::{
-    connection::Placement,
-    launch::Refused,
-    lifecycle::{Last, Phase},
-};
+use crate::{connection::Placement, launch::Refused};
+use lifecycle::{Last, Phase};
 
 /// The status of a server.
 #[derive(Clone, Debug)]

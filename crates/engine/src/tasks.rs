@@ -94,8 +94,6 @@ impl Drop for Open {
     }
 }
 
-impl Task {}
-
 #[derive(Default)]
 struct Inner {
     tasks: HashMap<(Owner, Arc<str>), Arc<Task>>,

@@ -8,9 +8,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine::{Elsewhere, Gate, Gateway, Held, Order, Runs, Scope, lifecycle::Last, server::Server};
+use engine::{Elsewhere, Gate, Gateway, Held, Order, Runs, Scope, server::Server};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use lifecycle::Last;
 use mcp::{Frame, client::Sign};
 use model::{Declared, ProjectId, RunBy, ServerKey, ServerName, ServerSpec};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};

@@ -12,9 +12,9 @@ use axum::{Router, http::StatusCode, routing::get};
 use engine::{
     Fleet, Gateway, Status,
     catalog::ListKind,
-    lifecycle::Phase,
     server::{Server, State},
 };
+use lifecycle::Phase;
 
 use auth::Keys;
 use backend::replica::Replica;

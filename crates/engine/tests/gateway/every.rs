@@ -361,7 +361,7 @@ async fn h08_what_is_not_started_at_boot_is_saved_as_stopped() {
     use crate::recorded::{eventually, left, registered};
     let world = World::recorded().await;
     let spec = registered(&world, "once", model::RestartPolicy::No).await;
-    world.host_left([spec], Some(engine::lifecycle::Last::Up));
+    world.host_left([spec], Some(lifecycle::Last::Up));
     eventually("it is saved", async || {
         left(&world, "once").await == "stopped"
     })

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use engine::{
-    Order, Warning,
-    lifecycle::{Last, Rules},
-};
+use engine::{Order, Warning};
+use lifecycle::{Last, Rules};
 use model::{Heartbeat, RestartPolicy, ServerSpec};
 use serde_json::{Value, json};
 use tokio::{sync::broadcast::Receiver, time::Instant};

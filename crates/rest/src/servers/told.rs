@@ -9,9 +9,9 @@ use config::check_project;
 use engine::{
     Fleet, Load, Placement,
     catalog::ListKind,
-    lifecycle::Phase,
     server::{Server, State},
 };
+use lifecycle::Phase;
 use model::{Launch, Network, Origin, Program, Reach, Remote, Sandbox, ServerSpec};
 use serde_json::json;
 use tokio::time::Instant;

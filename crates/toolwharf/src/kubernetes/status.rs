@@ -1,7 +1,8 @@
 //! The status of a resource: the conditions of its server, and since when they hold.
 
-use engine::{lifecycle::Phase, server::Server};
+use engine::server::Server;
 use kube::api::DynamicObject;
+use lifecycle::Phase;
 use serde_json::{Value, json};
 use store::Time;
 

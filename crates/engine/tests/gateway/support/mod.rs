@@ -30,9 +30,8 @@ use std::{
     time::Duration,
 };
 
-use engine::{
-    Gateway, Left, Order, Project, Runtimes, Scope, Status, lifecycle::Last, server::Server,
-};
+use engine::{Gateway, Left, Order, Project, Runtimes, Scope, Status, server::Server};
+use lifecycle::Last;
 use mcp::{Era, client::Identity};
 use model::{
     Declared, Heartbeat, Launch, Origin, Pinning, Place, Program, ProjectId, Remote, Sandbox,

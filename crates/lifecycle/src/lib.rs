@@ -24,7 +24,7 @@
 //!
 //! Deliberately absent: tasks, clocks, randomness other than a seed, and calendar times.
 //!
-#![doc = include_str!("lifecycle/table.md")]
+#![doc = include_str!("table.md")]
 
 mod ladder;
 mod rules;

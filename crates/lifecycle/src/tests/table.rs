@@ -196,7 +196,7 @@ fn table() -> String {
 fn the_table_is_what_the_code_does() {
     let (found, written) = (table(), include_str!("../table.md"));
     if found != written && std::env::var_os("WRITE_TABLE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/lifecycle/table.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/table.md");
         std::fs::write(path, &found).unwrap();
     }
     assert!(
