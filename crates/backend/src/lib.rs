@@ -3,7 +3,7 @@
 //! - [`startup`]: builds the engine from the settings; [`lock`]: the lock of the data directory; [`live`]: reloads configuration files.
 //! - [`projects`], [`entries`], [`registry`]: server entries of projects, and of `mcp.json`; [`clients`]: entries in the files of MCP clients.
 //! - [`hosting`]: registered servers on the runtimes; [`replica`]: membership and leases; [`master`]: the master key.
-//! - [`logins`]: sign-ins at the issuers of remote servers. [`itself`]: loop detection.
+//! - [`logins`]: sign-ins at the issuers of remote servers. [`loop_detection`]: loop detection.
 //!
 //! Deliberately absent: HTTP routes of clients (`gateway`) and of operators (`rest`), and the command line.
 
@@ -11,11 +11,11 @@ pub mod clients;
 pub mod entries;
 pub mod hosting;
 pub mod html;
-pub mod itself;
 pub mod live;
 pub mod lock;
 pub mod locks;
 pub mod logins;
+pub mod loop_detection;
 pub mod master;
 pub mod projects;
 pub mod registry;

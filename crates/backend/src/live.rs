@@ -17,7 +17,7 @@ use model::ServerName;
 use tokio::sync::Mutex;
 
 use crate::{
-    itself::Itself,
+    loop_detection::LoopDetection,
     projects::Projects,
     registry,
     startup::{self, CliOverrides},
@@ -34,7 +34,7 @@ pub struct Live {
     gateway: Gateway,
     projects: Arc<Projects>,
     overrides: CliOverrides,
-    myself: Itself,
+    myself: LoopDetection,
     /// The stamps at the last reload. The lock holder may reload.
     seen: Mutex<Vec<Stamp>>,
 }
@@ -45,7 +45,7 @@ impl Live {
         gateway: Gateway,
         projects: Arc<Projects>,
         overrides: CliOverrides,
-        myself: Itself,
+        myself: LoopDetection,
     ) -> Arc<Self> {
         Arc::new(Self {
             seen: Mutex::new(stamps(&sources)),
@@ -109,13 +109,14 @@ impl Live {
     /// The settings, and the errors in the current files.
     pub async fn settings(self: &Arc<Self>) -> api::Settings {
         let overruled = self.overrides.overruled();
-        self.read(move |sources, _| told(sources, &overruled)).await
+        self.read(move |sources, _| to_api(sources, &overruled))
+            .await
     }
 
     /// Runs `look` on the files, on a thread for blocking work.
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
-        look: impl FnOnce(&Sources, &Itself) -> T + Send + 'static,
+        look: impl FnOnce(&Sources, &LoopDetection) -> T + Send + 'static,
     ) -> T {
         let this = self.clone();
         let looked = tokio::task::spawn_blocking(move || look(&this.sources, &this.myself));
@@ -137,7 +138,7 @@ impl Live {
     /// If dropped, the change is either made or not; if it is, [`Live::watch`] reloads the files.
     pub async fn change<T, E>(
         self: &Arc<Self>,
-        change: impl FnOnce(&Sources, &Itself) -> Result<T, E> + Send + 'static,
+        change: impl FnOnce(&Sources, &LoopDetection) -> Result<T, E> + Send + 'static,
     ) -> Result<(T, Result<(), ConfigError>), E>
     where
         T: Send + 'static,
@@ -208,12 +209,12 @@ pub fn warn_of(config: &Config) {
 }
 
 /// The settings in these files. `overruled`: the keys that are set by the command line or the environment.
-fn told(sources: &Sources, overruled: &[&str]) -> api::Settings {
+fn to_api(sources: &Sources, overruled: &[&str]) -> api::Settings {
     let (problems, warnings) = match Config::load(sources, &startup::env) {
         Ok(config) => (Vec::new(), config.warnings),
         Err(error) => (error.problems, Vec::new()),
     };
-    let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+    let texts = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
     let file = sources.settings.as_ref();
     let settings = config::all_settings(sources).into_iter();
     let settings = settings.map(|setting| api::OneSetting {
@@ -232,8 +233,8 @@ fn told(sources: &Sources, overruled: &[&str]) -> api::Settings {
     let files = sources.files().map(|path| path.display().to_string());
     api::Settings {
         files: files.collect(),
-        problems: told(problems),
-        warnings: told(warnings),
+        problems: texts(problems),
+        warnings: texts(warnings),
         settings: settings.collect(),
     }
 }

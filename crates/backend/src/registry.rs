@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{
     entries::restored,
-    itself::{self, Itself},
+    loop_detection::{self, LoopDetection},
     startup,
 };
 
@@ -58,7 +58,7 @@ pub struct Edited {
 /// [`Error`]; [`Error::Exists`] only without `replace`.
 pub fn put(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     name: &ServerName,
     entry: &Value,
     replace: bool,
@@ -106,7 +106,7 @@ pub fn entry(sources: &Sources, name: &ServerName) -> Result<(PathBuf, Value), E
 /// [`Error`]
 pub fn update<T>(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     name: &ServerName,
     is_trial: bool,
     change: impl Fn(Value) -> Result<(Value, T), EditError>,
@@ -142,7 +142,7 @@ pub fn remove(sources: &Sources, name: &ServerName) -> Result<PathBuf, Error> {
 /// [`Error`]
 pub fn set_enabled(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     name: &ServerName,
     enabled: bool,
 ) -> Result<PathBuf, Error> {
@@ -158,7 +158,7 @@ pub fn set_enabled(
 /// [`Error`]
 pub fn set_tool_enabled(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     name: &ServerName,
     tool: &NativeName,
     enabled: bool,
@@ -177,7 +177,7 @@ pub fn set_tool_enabled(
 /// [`Error`]. An invalid server is reported, and the others are added.
 pub fn import(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     from: &Path,
     text: &str,
 ) -> Result<(PathBuf, ImportReport), Error> {
@@ -194,7 +194,7 @@ pub fn import(
 /// See [`import`].
 pub fn import_all(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     others: &[Foreign],
 ) -> Result<(PathBuf, ImportReport), Error> {
     let file = sources.servers.first().ok_or(Error::NoFile)?;
@@ -213,7 +213,7 @@ pub fn import_all(
 /// See [`import`].
 pub(crate) fn movable(
     sources: &Sources,
-    myself: &Itself,
+    myself: &LoopDetection,
     others: &[Foreign],
 ) -> Result<ImportReport, Error> {
     let file = sources.servers.first().ok_or(Error::NoFile)?;
@@ -274,7 +274,7 @@ pub(crate) fn remove_unchanged(
 /// Checks an entry that is new to `file`.
 fn accept(
     taken: &HashMap<String, &Path>,
-    myself: &Itself,
+    myself: &LoopDetection,
     file: &Path,
     name: &ServerName,
     entry: &Value,
@@ -334,7 +334,7 @@ fn opened<T>(
 /// Checks the entry in its current form and returns its warnings.
 fn fit(
     file: &Path,
-    myself: &Itself,
+    myself: &LoopDetection,
     servers: &ServerFile,
     name: &ServerName,
 ) -> Result<Vec<String>, EditError> {
@@ -347,7 +347,7 @@ fn fit(
     match myself.recognise(&spec.origin).filter(|_| spec.enabled) {
         Some(why) => Err(unfit(vec![Wrong::new(
             "",
-            format!("{why} ({})", itself::HELP),
+            format!("{why} ({})", loop_detection::HELP),
         )])),
         None => Ok(warnings),
     }

@@ -52,14 +52,14 @@
 //!
 //! # Deliberately absent
 //!
-//! Egress allow-lists for runtimes with their own network stack (see `holder`), remote daemons, registry logins,
+//! Egress allow-lists for runtimes with their own network stack (see `pause`), remote daemons, registry logins,
 //! building images. building of images.
 
 mod engine;
-mod holder;
 mod images;
 mod launch;
 mod net;
+mod pause;
 mod readback;
 mod reaper;
 mod relay;
@@ -79,10 +79,10 @@ use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
 pub use self::swarm::{Options as SwarmOptions, Swarm};
-use runtime::apart;
+use runtime::detached;
+use runtime::keyed_lock::KeyedLock;
 use runtime::ports::Ports;
 use runtime::process::Guests;
-use runtime::turns::Turns;
 use runtime::unit::{Error, Fences, Instance, Runtime, Unit};
 
 /// The daemon and runtime to use, and the identity of this installation.
@@ -114,7 +114,7 @@ pub struct Docker(Arc<Inner>);
 struct Inner {
     options: Options,
     engine: Arc<Engine>,
-    turns: Turns,
+    keyed_lock: KeyedLock,
     /// Owns all background tasks.
     tasks: TaskTracker,
 }
@@ -163,7 +163,7 @@ impl Docker {
         Ok(Self(Arc::new(Inner {
             options,
             engine,
-            turns: Turns::default(),
+            keyed_lock: KeyedLock::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -183,7 +183,7 @@ impl Runtime for Docker {
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
         let inner = Arc::clone(&self.0);
-        apart::launched(&self.0.tasks, |unwanted| async move {
+        detached::launched(&self.0.tasks, |unwanted| async move {
             inner.launch(&unit, unwanted.cancelled()).await
         })
     }

@@ -47,8 +47,8 @@ use model::Hidden;
 use tokio_util::task::TaskTracker;
 
 use self::api::Api;
-use runtime::apart;
-use runtime::turns::Turns;
+use runtime::detached;
+use runtime::keyed_lock::KeyedLock;
 use runtime::unit::{Error, Instance, Runtime, Unit};
 
 /// The E2B service to use, and the identity of this installation.
@@ -82,7 +82,7 @@ pub struct E2b(Arc<Inner>);
 struct Inner {
     options: Options,
     api: Api,
-    turns: Turns,
+    keyed_lock: KeyedLock,
     /// Owns all background tasks.
     tasks: TaskTracker,
 }
@@ -110,7 +110,7 @@ impl E2b {
         Ok(Self(Arc::new(Inner {
             options,
             api,
-            turns: Turns::default(),
+            keyed_lock: KeyedLock::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -130,7 +130,7 @@ impl Runtime for E2b {
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
         let inner = Arc::clone(&self.0);
-        apart::launched(&self.0.tasks, |_| async move { inner.launch(&unit).await })
+        detached::launched(&self.0.tasks, |_| async move { inner.launch(&unit).await })
     }
 
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {

@@ -58,9 +58,9 @@ use tokio_util::task::TaskTracker;
 use self::api::Cluster;
 pub use self::spec::LABEL_INSTALL;
 use self::watcher::Watcher;
-use runtime::apart;
+use runtime::detached;
+use runtime::keyed_lock::KeyedLock;
 use runtime::ports::Ports;
-use runtime::turns::Turns;
 use runtime::unit::{Error, Fences, Instance, Runtime, Unit};
 
 /// The cluster to use, and the identity of this installation.
@@ -96,7 +96,7 @@ pub struct Kubernetes(Arc<Inner>);
 struct Inner {
     options: Options,
     cluster: OnceCell<Cluster>,
-    turns: Turns,
+    keyed_lock: KeyedLock,
     watcher: Watcher,
     /// Owns all background tasks.
     tasks: TaskTracker,
@@ -124,7 +124,7 @@ impl Kubernetes {
         Ok(Self(Arc::new(Inner {
             options,
             cluster: OnceCell::new(),
-            turns: Turns::default(),
+            keyed_lock: KeyedLock::default(),
             watcher: Watcher::default(),
             tasks: TaskTracker::new(),
         })))
@@ -145,7 +145,7 @@ impl Runtime for Kubernetes {
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
         let inner = Arc::clone(&self.0);
-        apart::launched(&self.0.tasks, |unwanted| async move {
+        detached::launched(&self.0.tasks, |unwanted| async move {
             inner.launch(&unit, unwanted.cancelled()).await
         })
     }

@@ -9,10 +9,10 @@ use tokio::{
 };
 
 use crate::{
-    drive::asked,
-    gate::{Elsewhere, Held, Runs},
+    gate::{Held, RemoteReplica, Runs},
     server::Server,
     shared::Shared,
+    supervisor::asked,
 };
 use lifecycle::Event;
 
@@ -47,7 +47,7 @@ impl Server {
     pub(crate) async fn life_elsewhere(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
-        place: &Elsewhere,
+        place: &RemoteReplica,
         launched: Instant,
         tell: &mpsc::Sender<Event>,
         mut stop: watch::Receiver<Option<Duration>>,

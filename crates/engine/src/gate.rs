@@ -31,7 +31,7 @@ pub trait Gate: Send + Sync {
 pub enum Runs {
     /// This one.
     Here(Held),
-    Elsewhere(Elsewhere),
+    RemoteReplica(RemoteReplica),
     /// No gateway can, for this reason, which may be shown to callers.
     Nowhere(String),
 }
@@ -47,7 +47,7 @@ pub struct Held {
 
 /// The gateway that runs a server, addressed as a server of version 2026-07-28.
 #[derive(Clone)]
-pub struct Elsewhere {
+pub struct RemoteReplica {
     /// States that another gateway runs it, and which one. May be shown to callers.
     pub why: String,
     pub url: String,

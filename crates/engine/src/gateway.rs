@@ -10,7 +10,7 @@ use mcp::{
     frame::Param,
     json,
     protocol::method,
-    server::{Face, Session},
+    server::{ClientInfo, Session},
 };
 use model::Settings;
 use store::Store;
@@ -20,18 +20,19 @@ use crate::{
     audit::NotRecorded,
     catalog::ListKind,
     chain,
-    chronicle::Warning,
+    event_log::Warning,
     exchange::{Answer, Caller, check_cursor},
     fleet::Fleet,
     gate::Gate,
     hub::{Filter, Listener, Registration},
     launch::{Connect, Launcher},
     logins::Logins,
-    offers, own_instances,
+    offers,
     relay::{Target, relay, routed_span, string_at},
     runtimes::Runtimes,
     scope::Scope,
     server::{Server, State},
+    session_instances,
     shared::Shared,
     skills, task_requests,
     view::View,
@@ -119,13 +120,13 @@ impl Gateway {
 
     /// Waits until all server events so far are written.
     pub async fn chronicled(&self) {
-        self.shared.chronicle.flush().await;
+        self.shared.event_log.flush().await;
     }
 
     /// Receives health warnings of hosted servers from now on.
     #[must_use]
     pub fn warnings(&self) -> tokio::sync::broadcast::Receiver<Warning> {
-        self.shared.chronicle.warnings()
+        self.shared.event_log.warnings()
     }
 
     /// Sets the gate that is consulted before registered servers are launched. Only the first call has an effect.
@@ -221,7 +222,7 @@ impl Gateway {
 
     /// Answers `initialize`, for the client info in `face`. Waits briefly for the handshakes of starting servers, or
     /// longer for the server of a single view whose capabilities are unknown.
-    pub async fn initialize(&self, scope: &Scope, face: &Face) -> Option<String> {
+    pub async fn initialize(&self, scope: &Scope, face: &ClientInfo) -> Option<String> {
         let mut view = self.shared.view(scope)?;
         if view.is_single() {
             view = self.settled(scope).await?;
@@ -513,11 +514,11 @@ impl Gateway {
         };
         let own;
         let list = match &caller.session {
-            Some(session) if kind == ListKind::Tools && own_instances::has_own(&view) => {
+            Some(session) if kind == ListKind::Tools && session_instances::has_own(&view) => {
                 let face = caller.face();
                 let (shared, whose) = (&self.shared, &caller.principal);
                 let asked =
-                    own_instances::own_tools(shared, &view, session, whose, &face.capabilities);
+                    session_instances::own_tools(shared, &view, session, whose, &face.capabilities);
                 let tools = Box::pin(asked).await;
                 own = view.own_tools(caller.era, &tools);
                 &own

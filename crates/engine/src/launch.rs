@@ -24,7 +24,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     connection::{Connection, Placement},
-    gate::Elsewhere,
+    gate::RemoteReplica,
     logins::{Issued, Logins},
     runtimes::Runtimes,
 };
@@ -64,7 +64,7 @@ pub trait Connect: Send + Sync {
     fn reach<'a>(
         &'a self,
         _spec: &'a ServerSpec,
-        elsewhere: &'a Elsewhere,
+        elsewhere: &'a RemoteReplica,
         _capabilities: &'a str,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
         Box::pin(async { Err(StartError::new(elsewhere.why.as_str())) })
@@ -323,7 +323,7 @@ impl Connect for Launcher {
     fn reach<'a>(
         &'a self,
         spec: &'a ServerSpec,
-        elsewhere: &'a Elsewhere,
+        elsewhere: &'a RemoteReplica,
         capabilities: &'a str,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
         Box::pin(async move {
@@ -477,7 +477,7 @@ impl Launcher {
         launched.put(&handle);
         let options = self.options(spec, capabilities, era);
         let connected = match target {
-            Target::Http { url, .. } => self.knock(url, &options, &handle).await,
+            Target::Http { url, .. } => self.wait_until_reachable(url, &options, &handle).await,
             target => self.connector.connect(target, &options).await,
         };
         let failure = match connected {
@@ -581,7 +581,7 @@ impl Launcher {
     }
 
     /// Connects to an HTTP server that may not be listening yet.
-    async fn knock(
+    async fn wait_until_reachable(
         &self,
         url: String,
         options: &Options,

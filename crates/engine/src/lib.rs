@@ -12,19 +12,19 @@
 //! - `runtimes`: the available runtimes; `connection`: a live connection to an instance; `launch`: how one is created
 //!   ([`Connect`]).
 //! - `gate`: which of several gateways runs a server ([`Gate`]).
-//! - `status`: the status of a server; `orders`: requests to start or stop it; `queue`: its call queue; `questions`:
+//! - `status`: the status of a server; `commands`: requests to start or stop it; `queue`: its call queue; `questions`:
 //!   its requests to clients; `subscriptions`: what is watched at it; `sessions`: instances for single sessions and
 //!   callers.
 //! - [`server`]: one server, which has all of these; `unavailable`: why its callers get no connection.
 //! - `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to clients.
 //! - `entry`, `names`, `refusals`, [`view`]: what one caller sees of all catalogs, as an immutable snapshot.
-//! - [`hub`], `announce`: notifications to clients. `audit`: the log of tool calls; `chronicle`: the event log of
+//! - [`hub`], `announce`: notifications to clients. `audit`: the log of tool calls; `event_log`: the event log of
 //!   servers. `hold`: calls that wait for a modern client's input; `tasks`: calls whose result is fetched later;
 //!   `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
-//! - `tokens`: access tokens in the environment of instances. `stock`: keeps a server's catalog up to date; `chain`:
-//!   gateways behind this one; `drive`: the loop that runs a server.
-//! - `own_instances`: starts instances for single sessions and callers; `relay`: relays one call, across the eras;
+//! - `tokens`: access tokens in the environment of instances. `notifications`: keeps a server's catalog up to date; `chain`:
+//!   gateways behind this one; `supervisor`: the loop that runs a server.
+//! - `session_instances`: starts instances for single sessions and callers; `relay`: relays one call, across the eras;
 //!   `skills` and `task_requests`: requests that are not simply relayed.
 //! - [`gateway`]: the entry point for client requests. `declare`: changes to the fleet; `watch`: subscriptions of
 //!   clients; `trial`: tries a server before it is declared; `update`: updates a server to a newer version of its
@@ -38,12 +38,12 @@ mod apps;
 mod audit;
 pub mod catalog;
 mod chain;
-mod chronicle;
+mod commands;
 mod connection;
 mod declare;
-mod drive;
 mod elsewhere;
 mod entry;
+mod event_log;
 mod exchange;
 mod fleet;
 mod gate;
@@ -54,9 +54,8 @@ mod launch;
 mod logins;
 mod memory;
 mod names;
+mod notifications;
 mod offers;
-mod orders;
-mod own_instances;
 mod pinned;
 mod place;
 mod presence;
@@ -70,13 +69,14 @@ mod runtimes;
 mod scope;
 pub mod secrets;
 pub mod server;
+mod session_instances;
 mod sessions;
 mod shared;
 mod skills;
 mod status;
 mod steps;
-mod stock;
 mod subscriptions;
+mod supervisor;
 mod task_requests;
 mod tasks;
 mod timers;
@@ -89,16 +89,16 @@ pub mod view;
 mod watch;
 
 pub use audit::NotRecorded;
-pub use chronicle::Warning;
+pub use commands::Command;
 pub use connection::{Connection, Placement};
+pub use event_log::Warning;
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
-pub use gate::{CALLER, Elsewhere, Gate, Held, Runs};
+pub use gate::{CALLER, Gate, Held, RemoteReplica, Runs};
 pub use gateway::Gateway;
 pub use launch::{Connect, Hindrance, Launched, Refused, StartError};
 pub use logins::{Issued, Logins, NoLogins};
 pub use memory::{Remembered, config_digest};
-pub use orders::Order;
 pub use pinned::KeptBack;
 pub use place::place_of;
 pub use presence::Absent;

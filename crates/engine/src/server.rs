@@ -1,7 +1,7 @@
 //! One configured server: its spec, its state, and the operations that callers need.
 //!
-//! Each server is driven by its own loop ([`crate::drive`]). A *lazy* server has one only while it is wanted (P10). Its
-//! catalog is maintained by [`crate::stock`]. Deliberately absent: when it is started and stopped
+//! Each server is driven by its own loop ([`crate::supervisor`]). A *lazy* server has one only while it is wanted (P10). Its
+//! catalog is maintained by [`crate::notifications`]. Deliberately absent: when it is started and stopped
 //! ([`lifecycle`]).
 
 use std::{
@@ -26,16 +26,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::Catalog,
+    commands::{Command, Inbox},
     connection::Connection,
     memory::{Remembered, config_digest},
-    orders::{Inbox, Order},
     pinned::{KeptBack, Pinned},
     questions::AskedNow,
     queue::{Permit, Place, Queue, Sending},
     refresh::Refresh,
     remember::Pins,
     scope::Scope,
-    sessions::OwnInstances,
+    sessions::SessionInstances,
     status::{Begin, Known, Left, Load, Status},
     subscriptions::Upstream,
     timers::Timers,
@@ -115,7 +115,7 @@ pub struct Server {
     pub(crate) over: CancellationToken,
     pub(crate) gone: CancellationToken,
     pub(crate) upstream: Upstream,
-    pub(crate) instances: OwnInstances,
+    pub(crate) instances: SessionInstances,
     pub(crate) timers: Timers,
     /// The connection of the current life.
     pub(crate) live: Mutex<Option<Arc<Connection>>>,
@@ -182,7 +182,7 @@ impl Server {
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
-            instances: OwnInstances::default(),
+            instances: SessionInstances::default(),
             timers: Timers::new(limit),
             live: Mutex::default(),
             last: Mutex::default(),
@@ -435,7 +435,7 @@ impl Server {
     ///
     /// # Cancel safety
     /// The order is carried out even so.
-    pub async fn command(&self, order: Order) -> bool {
+    pub async fn command(&self, order: Command) -> bool {
         let (done, followed) = oneshot::channel();
         if !self.spec.enabled || !self.inbox.push((order, done)) {
             return false;

@@ -26,11 +26,11 @@ pub(crate) type Slot = Arc<OnceCell<Arc<Connection>>>;
 
 /// The owned instances of one server.
 #[derive(Default)]
-pub(crate) struct OwnInstances {
+pub(crate) struct SessionInstances {
     by_holder: Mutex<HashMap<Holder, Slot>>,
 }
 
-impl OwnInstances {
+impl SessionInstances {
     /// The slot of an owner, created if needed. `None`: `limit` owners have one already.
     pub(crate) fn slot(&self, holder: &Holder, limit: usize) -> Option<Slot> {
         let mut slots = self.by_holder.lock();

@@ -22,7 +22,7 @@ use crate::{
     apps,
     audit::Audit,
     catalog::ListKind,
-    chronicle::Chronicle,
+    event_log::EventLog,
     fleet::Fleet,
     gate::Gate,
     hold::Holds,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) opened: apps::Opened,
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
-    pub(crate) chronicle: Chronicle,
+    pub(crate) event_log: EventLog,
     /// Set if other gateways may run the same servers.
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) over: CancellationToken,
@@ -84,12 +84,12 @@ impl Shared {
         let audit = Audit::new(store.call_writer());
         let running = TaskTracker::new();
         let over = CancellationToken::new();
-        let (chronicle, writing) = Chronicle::new(store.clone());
+        let (event_log, writing) = EventLog::new(store.clone());
         running.spawn(writing);
         let place = Place::default();
         Arc::new(Self {
             audit,
-            chronicle,
+            event_log,
             memory: Memory::new(store, over.clone()),
             connect,
             runtimes,
@@ -162,7 +162,7 @@ impl Shared {
     pub(crate) async fn written(&self) {
         self.writing.close();
         self.writing.wait().await;
-        self.chronicle.flush().await;
+        self.event_log.flush().await;
         self.audit.end().await;
     }
 

@@ -15,8 +15,8 @@ use runtime::Package;
 use crate::{
     Gateway,
     catalog::Item,
+    commands::Command,
     launch,
-    orders::Order,
     server::{Server, State},
 };
 
@@ -97,7 +97,7 @@ impl Gateway {
         join_all(
             servers()
                 .filter(is_used)
-                .map(|server| server.command(Order::Restart)),
+                .map(|server| server.command(Command::Restart)),
         )
         .await;
         packages.prune(launch, &to.version).await?;

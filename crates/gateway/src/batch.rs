@@ -12,7 +12,7 @@ use http::{HeaderMap, Response, StatusCode};
 use mcp::{Frame, Kind, RpcError, Version, error, frame::Invalid, json};
 
 use super::{
-    Body, Front,
+    Body, HttpGateway,
     guard::Refusal,
     http::{empty, json as json_response, refusal, unreadable},
 };
@@ -26,7 +26,7 @@ const MAX_CONCURRENT_REQUESTS: usize = 32;
 /// counted.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-impl Front {
+impl HttpGateway {
     pub(super) async fn batch(
         self: Arc<Self>,
         headers: &HeaderMap,

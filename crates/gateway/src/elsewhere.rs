@@ -8,7 +8,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine::{Elsewhere, Gate, Gateway, Held, Order, Runs, Scope, server::Server};
+use engine::{Command, Gate, Gateway, Held, RemoteReplica, Runs, Scope, server::Server};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use lifecycle::Last;
@@ -19,7 +19,7 @@ use runtime::Fence;
 use store::{Home, ReplicaRow, Store};
 
 use super::{
-    Body, Front,
+    Body, HttpGateway,
     forward::BESIDE_PREFIX,
     guard::Refusal,
     http::{collect, empty, method_not_allowed, refusal, scope, unreadable},
@@ -185,7 +185,7 @@ impl Gate for Leases {
             let owner = server.owner.as_ref().map_or("-", |owner| owner.as_str());
             let name = utf8_percent_encode(server.name.as_str(), NON_ALPHANUMERIC);
             let path = format!("/mcp/{owner}/{name}");
-            Ok(Runs::Elsewhere(Elsewhere {
+            Ok(Runs::RemoteReplica(RemoteReplica {
                 why,
                 url: format!("http://{address}{path}"),
                 lost: peer.lost,
@@ -214,7 +214,7 @@ const ORDERS_PREFIX: &str = "/order/";
 /// Timeout for an order to be accepted. A slower order still continues by itself.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
-async fn follow(server: &Server, order: Order) -> Result<(), String> {
+async fn follow(server: &Server, order: Command) -> Result<(), String> {
     match tokio::time::timeout(ORDER_TIMEOUT, server.command(order)).await {
         Ok(false) => Err(format!(
             "too many orders are queued for server `{}`; try again",
@@ -233,11 +233,11 @@ fn key(owner: &str, name: &str) -> Option<ServerKey> {
     })
 }
 
-fn word(order: Order) -> &'static str {
+fn word(order: Command) -> &'static str {
     match order {
-        Order::Start => "start",
-        Order::Stop => "stop",
-        Order::Restart => "restart",
+        Command::Start => "start",
+        Command::Stop => "stop",
+        Command::Restart => "restart",
     }
 }
 
@@ -252,7 +252,7 @@ fn id_of(server: &ServerSpec) -> &str {
     server.registered_as().unwrap_or_default()
 }
 
-impl Front {
+impl HttpGateway {
     /// Answers a request that another replica makes itself, on behalf of a principal.
     pub(super) async fn answer_replica(
         self: Arc<Self>,
@@ -340,7 +340,7 @@ impl Front {
         let (said, id) = about
             .split_once('/')
             .ok_or_else(|| missing("the path contains no order"))?;
-        let mut orders = [Order::Start, Order::Stop, Order::Restart].into_iter();
+        let mut orders = [Command::Start, Command::Stop, Command::Restart].into_iter();
         let order = orders.find(|order| word(*order) == said);
         let order = order.ok_or_else(|| missing("unknown order"))?;
         let fleet = self.gateway.fleet();
@@ -362,7 +362,7 @@ impl Front {
         &self,
         who: &Principal,
         server: &Arc<Server>,
-        order: Order,
+        order: Command,
     ) -> Result<(), String> {
         let name = server.name();
         if let Some(peers) = self.peers.as_ref().filter(|_| server.is_elsewhere()) {
@@ -395,14 +395,14 @@ impl Front {
             }
         }
         let registered = server.spec.registered_as().filter(|_| self.peers.is_some());
-        if let Some(id) = registered.filter(|_| order != Order::Stop) {
+        if let Some(id) = registered.filter(|_| order != Command::Stop) {
             // Any replica that takes the lease now may start it.
             let store = self.projects.store();
             let asked = Box::pin(store.workspace_set_status(id, REGISTERED)).await;
             asked.map_err(|error| error.to_string())?;
         }
         follow(server, order).await?;
-        if let Some(id) = registered.filter(|_| order == Order::Stop) {
+        if let Some(id) = registered.filter(|_| order == Command::Stop) {
             // Also stored if no replica ran it.
             let store = self.projects.store();
             let stopped = Box::pin(store.workspace_set_status(id, STOPPED)).await;

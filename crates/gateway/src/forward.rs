@@ -12,7 +12,7 @@ use mcp::{Frame, Kind, RpcError, error, protocol::method, server::modern, sse};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Body, Front,
+    Body, HttpGateway,
     guard::Refusal,
     http::{json, refusal},
     listener::Routes,
@@ -39,7 +39,7 @@ pub(super) const BESIDE_PREFIX: &str = "/beside";
 /// Method, URI and headers of a request that may have to be forwarded.
 pub(super) type Head<'r> = (&'r Method, &'r Uri, &'r HeaderMap);
 
-impl Front {
+impl HttpGateway {
     /// Answers a request on the internal listener, which serves other replicas only.
     pub(super) async fn answer_forwarded(
         self: Arc<Self>,

@@ -36,13 +36,13 @@ pub struct Refusal {
 
 /// The parts of a request that identify its caller.
 #[derive(Clone, Copy)]
-pub struct Asked<'r> {
+pub struct RequestInfo<'r> {
     method: &'r Method,
     headers: &'r HeaderMap,
     path: &'r str,
 }
 
-impl<'r> Asked<'r> {
+impl<'r> RequestInfo<'r> {
     pub fn of<B>(request: &'r Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -163,7 +163,10 @@ impl Guard {
     /// # Errors
     /// If a valid key or token is required and missing. If the request has a Toolwharf key that is not valid, even
     /// where no key is required.
-    pub(crate) async fn principal(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+    pub(crate) async fn principal(
+        &self,
+        asked: RequestInfo<'_>,
+    ) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(asked.headers) else {
             return if self.closed {
                 Err(self.unauthorized(asked, None))
@@ -186,7 +189,7 @@ impl Guard {
     ///
     /// # Errors
     /// If a valid key or token is missing.
-    pub async fn key(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+    pub async fn key(&self, asked: RequestInfo<'_>) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(asked.headers) else {
             return self.browser(asked).await;
         };
@@ -198,7 +201,7 @@ impl Guard {
     ///
     /// Only pages of the same origin have the page secret. `Sec-Fetch-Site`, `Origin` and [`BY_SCRIPT`] are a second
     /// line of defence.
-    async fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+    async fn browser(&self, asked: RequestInfo<'_>) -> Result<Arc<Principal>, Refusal> {
         let who = self.identities.browser(asked.headers).await;
         let who = who.map_err(|refused| self.refusal(asked, refused))?;
         let who = who.ok_or_else(|| self.unauthorized(asked, None))?;
@@ -257,13 +260,13 @@ impl Guard {
     async fn identify(
         &self,
         bearer: &[u8],
-        asked: Asked<'_>,
+        asked: RequestInfo<'_>,
     ) -> Result<Option<Arc<Principal>>, Refusal> {
         let found = self.identities.identify(bearer, resource(asked.path)).await;
         found.map_err(|refused| self.refusal(asked, refused))
     }
 
-    fn refusal(&self, asked: Asked<'_>, refused: Refused) -> Refusal {
+    fn refusal(&self, asked: RequestInfo<'_>, refused: Refused) -> Refusal {
         match refused {
             Refused::Invalid(why) => {
                 self.unauthorized(asked, Some(&format!("the token is refused: {why}")))
@@ -299,7 +302,7 @@ impl Guard {
     }
 
     /// The refusal for a missing or invalid key or token.
-    fn unauthorized(&self, asked: Asked<'_>, why: Option<&str>) -> Refusal {
+    fn unauthorized(&self, asked: RequestInfo<'_>, why: Option<&str>) -> Refusal {
         let error = match why {
             Some(_) => "error=\"invalid_token\", ",
             None => "",
@@ -316,7 +319,7 @@ impl Guard {
     }
 
     /// Tells a client where to get a token (RFC 9728, section 5.1), and for which scopes; `None` without issuers.
-    fn challenge(&self, asked: Asked<'_>, error: &str) -> Option<HeaderValue> {
+    fn challenge(&self, asked: RequestInfo<'_>, error: &str) -> Option<HeaderValue> {
         let tokens = &self.identities.tokens;
         if !tokens.are_taken() {
             return None;
@@ -599,7 +602,7 @@ mod tests {
                     let value = format!("Bearer {bearer}").parse().expect(bearer);
                     headers.insert(header::AUTHORIZATION, value);
                 }
-                let asked = Asked {
+                let asked = RequestInfo {
                     method: &Method::GET,
                     headers: &headers,
                     path: "/mcp",

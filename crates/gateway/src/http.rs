@@ -33,7 +33,7 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 use self::collect::is_json;
 use super::{
     Body,
-    guard::{Asked, Guard, Refusal, challenge},
+    guard::{Guard, Refusal, RequestInfo, challenge},
     peers::{Forwarded, Peers},
     room::{Held, Room},
     seal::Seal,
@@ -59,7 +59,7 @@ const REQUEST_BOUNDS: Bounds = Bounds {
 /// Interval between checks for idle sessions.
 const REAP_INTERVAL: Duration = Duration::from_secs(5);
 
-pub struct Front {
+pub struct HttpGateway {
     pub(super) gateway: Gateway,
     pub(super) projects: Arc<Projects>,
     guard: Guard,
@@ -79,7 +79,7 @@ pub struct Front {
     leaving: std::sync::atomic::AtomicBool,
 }
 
-impl Front {
+impl HttpGateway {
     pub fn new(
         gateway: Gateway,
         projects: Arc<Projects>,
@@ -259,7 +259,7 @@ impl Front {
             // For a forwarded request, the other replica has already checked this.
             self.guard.check(request.headers())?;
         }
-        let principal = self.guard.principal(Asked::of(&request)).await?;
+        let principal = self.guard.principal(RequestInfo::of(&request)).await?;
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
         if path == "/message" || path.starts_with("/sse") {

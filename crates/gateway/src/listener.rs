@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Body, Front,
+    Body, HttpGateway,
     http::refusal,
     idle::{self, Source, Takeover},
     patience::Patience,
@@ -125,7 +125,7 @@ fn full(most: usize) -> String {
 /// run until the process ends; the returned tracker waits for them.
 pub async fn serve(
     listener: TcpListener,
-    front: Arc<Front>,
+    front: Arc<HttpGateway>,
     whom: For,
     over: CancellationToken,
     drain: Duration,
@@ -202,7 +202,7 @@ pub async fn serve(
 
 async fn connection(
     socket: TcpStream,
-    front: Arc<Front>,
+    front: Arc<HttpGateway>,
     whom: For,
     over: CancellationToken,
     seat: Seat,
@@ -231,7 +231,7 @@ async fn connection(
 /// Speaks HTTP on a connection until it ends or a stream takes it over.
 async fn http(
     socket: &mut TcpStream,
-    front: &Arc<Front>,
+    front: &Arc<HttpGateway>,
     whom: For,
     over: &CancellationToken,
     seat: &Seat,
@@ -384,7 +384,7 @@ impl AsyncWrite for Counted<'_> {
 ///
 /// The future for MCP requests is kept small, since it is moved into its connection. All others are boxed.
 fn answer(
-    front: &Arc<Front>,
+    front: &Arc<HttpGateway>,
     whom: &For,
     wire: &Arc<Wire>,
     request: Request<Incoming>,
@@ -403,12 +403,13 @@ fn answer(
     if let Some(most) = cap
         && !is_reserved_for(front, &request)
     {
-        let mut response = Front::refuse(&refusal(StatusCode::SERVICE_UNAVAILABLE, &full(most)));
+        let mut response =
+            HttpGateway::refuse(&refusal(StatusCode::SERVICE_UNAVAILABLE, &full(most)));
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
         return Either::Right(Box::pin(ready(response)) as Answered);
     }
-    if Front::owns(request.uri().path()) {
+    if HttpGateway::owns(request.uri().path()) {
         return Either::Left(front.clone().answer(request, wire.clone()));
     }
     let beside = beside(front.clone(), other.clone(), wire.clone(), request);
@@ -417,19 +418,19 @@ fn answer(
 
 /// Answers a request outside MCP.
 async fn beside(
-    front: Arc<Front>,
+    front: Arc<HttpGateway>,
     other: Arc<dyn Routes>,
     wire: Arc<Wire>,
     request: Request<Upload>,
 ) -> Response<Body> {
     if let Err(refusal) = front.guard().check(request.headers()) {
-        return Front::refuse(&refusal);
+        return HttpGateway::refuse(&refusal);
     }
     shared(&front, other.answer(request, wire.account()).await)
 }
 
 /// Ends an event stream when its principal is revoked. The routes name the principal in an extension of the response.
-fn shared(front: &Front, mut response: Response<Body>) -> Response<Body> {
+fn shared(front: &HttpGateway, mut response: Response<Body>) -> Response<Body> {
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
     let who = response.extensions_mut().remove::<Arc<Principal>>();
@@ -449,7 +450,7 @@ fn shared(front: &Front, mut response: Response<Body>) -> Response<Body> {
 }
 
 /// Returns true if the request may use a connection above the limit.
-fn is_reserved_for<B>(front: &Front, request: &Request<B>) -> bool {
+fn is_reserved_for<B>(front: &HttpGateway, request: &Request<B>) -> bool {
     if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
         return true;
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use engine::{Scope, secrets::DataKey};
 use mcp::{
     Version,
-    server::{Face, SessionId, declared},
+    server::{ClientInfo, SessionId, declared},
 };
 use model::{ProjectId, ServerName};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ impl Seal {
         &self,
         principal: &str,
         scope: &Scope,
-        face: &Face,
+        face: &ClientInfo,
         opener: Option<&str>,
     ) -> SessionId {
         let info: Value = serde_json::from_slice(&face.info).unwrap_or_default();
@@ -129,7 +129,7 @@ impl Seal {
     }
 
     /// Opens an id; `None` if it was not sealed here for this principal, or is too old.
-    pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, Face)> {
+    pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, ClientInfo)> {
         let inside = self.inside(principal, id)?;
         let age = store::now().timestamp() - inside.t;
         if !(-SKEW_SECONDS..=MAX_AGE_SECONDS).contains(&age) {
@@ -145,7 +145,7 @@ impl Seal {
             ..Scope::default()
         };
         let info = json!({"name": inside.n, "version": inside.r}).to_string();
-        let face = Face {
+        let face = ClientInfo {
             version: Version::parse(&inside.v)?,
             info: Bytes::from(info),
             capabilities: declared::of_bits(inside.c),
@@ -166,8 +166,8 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn face(name: &str) -> Face {
-        Face {
+    fn face(name: &str) -> ClientInfo {
+        ClientInfo {
             version: Version::V2025_06_18,
             info: json!({"name": name, "version": "1.2", "title": "x"})
                 .to_string()

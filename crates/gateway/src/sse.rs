@@ -10,14 +10,14 @@ use mcp::{
     Frame, Kind,
     outbox::Weight,
     protocol::method,
-    server::{Face, Session, SessionId},
+    server::{ClientInfo, Session, SessionId},
     sse,
 };
 
 use auth::{Principal, Role};
 
 use super::{
-    Body, Front,
+    Body, HttpGateway,
     guard::Refusal,
     http::{collect, empty, refusal, scope},
     idle::{Source, Takeover},
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::http::Upload;
 
-impl Front {
+impl HttpGateway {
     pub(super) async fn sse(
         self: Arc<Self>,
         parts: Parts,
@@ -122,7 +122,7 @@ impl Front {
             return Ok(empty(StatusCode::ACCEPTED));
         }
         if frame.method() == method::INITIALIZE {
-            let answer = match Face::from_initialize(&frame) {
+            let answer = match ClientInfo::from_initialize(&frame) {
                 Ok(face) => {
                     let result = self
                         .gateway

@@ -13,7 +13,7 @@ use mcp::{
     lines::{Head, Line, LineReader},
     outbox::{Bounds, Outbox, Weight},
     protocol::{meta, method},
-    server::{Face, Session, modern},
+    server::{ClientInfo, Session, modern},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -142,7 +142,7 @@ impl Pipe {
                 }
             }
             Kind::Request if frame.method() == method::INITIALIZE => {
-                let answer = match Face::from_initialize(&frame) {
+                let answer = match ClientInfo::from_initialize(&frame) {
                     Ok(face) => {
                         let result = self
                             .gateway

@@ -42,7 +42,7 @@ const MAX_ITEMS: usize = 64;
 #[serde(default)]
 struct Manifest {
     server: Server,
-    user_config: BTreeMap<String, Asked>,
+    user_config: BTreeMap<String, UserConfig>,
     compatibility: Compatibility,
 }
 
@@ -79,7 +79,7 @@ struct Override {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct UserConfig {
     #[serde(rename = "type")]
     kind: String,
     title: Option<String>,
@@ -345,7 +345,7 @@ impl Config {
     }
 }
 
-impl Asked {
+impl UserConfig {
     fn input(&self) -> Input {
         let format = match self.kind.as_str() {
             "number" => Some("number"),

@@ -372,7 +372,7 @@ impl Plan {
     }
 
     /// The plan as returned by the API.
-    pub fn told(&self) -> InstallOption {
+    pub fn to_api(&self) -> InstallOption {
         InstallOption {
             id: self.id.clone(),
             kind: self.kind.word().to_owned(),

@@ -427,7 +427,7 @@ impl Listing {
     }
 
     /// The entry as returned by the API.
-    pub fn told(&self, plans: &[Plan]) -> RegistryServer {
+    pub fn to_api(&self, plans: &[Plan]) -> RegistryServer {
         let repository = self.document.repository.as_ref();
         RegistryServer {
             entry: self.entry(),
@@ -436,7 +436,7 @@ impl Listing {
                 .and_then(|it| it.url.clone())
                 .filter(|url| is_web(url)),
             digest: self.digest.clone(),
-            options: plans.iter().map(Plan::told).collect(),
+            options: plans.iter().map(Plan::to_api).collect(),
         }
     }
 

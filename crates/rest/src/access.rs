@@ -70,7 +70,7 @@ impl<S: Sync> FromRequestParts<S> for Within {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct QueryParams {
     project: Option<String>,
 }
 
@@ -92,7 +92,12 @@ pub(super) async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match rest.front.guard().key(gateway::Asked::of(&request)).await {
+    match rest
+        .front
+        .guard()
+        .key(gateway::RequestInfo::of(&request))
+        .await
+    {
         Ok(who) => {
             request.extensions_mut().insert(who.clone());
             let mut response = next.run(request).await;
@@ -115,7 +120,7 @@ pub(super) async fn admit(
     let named = |what: &str| params.iter().find(|(key, _)| *key == what);
     let role = need.role();
     if let Need::Server(_) | Need::Within(_) = need {
-        let Asked { project } = input::query(Query::try_from_uri(request.uri()))?;
+        let QueryParams { project } = input::query(Query::try_from_uri(request.uri()))?;
         let project = match project {
             Some(id) => Some(rest.project(&who, &id).await?),
             None => who.project()?.cloned(),

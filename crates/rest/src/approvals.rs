@@ -24,7 +24,7 @@ const MAX_DIFF_CHARS: usize = 100_000;
 /// Time limit for finding the shortest diff. After that, a longer one is accepted.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
 
-pub(super) fn told(row: ToolChangeRow) -> Change {
+pub(super) fn to_api(row: ToolChangeRow) -> Change {
     Change {
         diff: difference(&row.old_definition, &row.new_definition),
         id: row.id,
@@ -94,7 +94,7 @@ pub(super) async fn changes(
     }
     Ok(Json(Changes {
         next: page.next(&rows, |row| row.id.clone()),
-        changes: rows.into_iter().map(told).collect(),
+        changes: rows.into_iter().map(to_api).collect(),
     }))
 }
 

@@ -32,7 +32,7 @@ use super::{
     servers::Target,
 };
 use auth::{Principal, Role};
-use gateway::{Answering, Asked, Body, collect, json_body, prefers_stream};
+use gateway::{Answering, Body, RequestInfo, collect, json_body, prefers_stream};
 
 /// Maximum timeout of a call, in milliseconds.
 const MAX_TIMEOUT_MS: u64 = 3_600_000;
@@ -80,7 +80,7 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     let answered = async {
-        let who = rest.front.guard().key(Asked::of(&request)).await?;
+        let who = rest.front.guard().key(RequestInfo::of(&request)).await?;
         let server = rest.called(&who, &id).await?;
         permit(&who, Role::Call, server.spec.owner.as_ref())?;
         let (parts, body) = request.into_parts();

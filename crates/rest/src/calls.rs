@@ -15,7 +15,7 @@ use super::{
 };
 
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct QueryParams {
     server: Option<String>,
     tool: Option<String>,
     status: Option<CallStatus>,
@@ -25,7 +25,7 @@ pub(super) struct Asked {
     until: Option<Time>,
 }
 
-pub(super) fn told(row: CallRow) -> Call {
+pub(super) fn to_api(row: CallRow) -> Call {
     Call {
         id: row.id,
         run: row.run_id,
@@ -46,7 +46,7 @@ pub(super) fn told(row: CallRow) -> Call {
 fn told_whole(detail: CallDetail, replays: Vec<String>) -> WholeCall {
     let steps = detail.steps;
     WholeCall {
-        call: told(detail.call),
+        call: to_api(detail.call),
         arguments: detail.arguments,
         result: detail.result,
         steps: CallSteps {
@@ -64,7 +64,7 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
     page: Page,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<Calls>, Problem> {
     let asked = input::query(query)?;
     let filter = CallFilter {
@@ -81,7 +81,7 @@ pub(super) async fn list(
     let rows = store.calls_list(&filter, page.asked()).await?;
     Ok(Json(Calls {
         next: page.next(&rows, |row| row.id.clone()),
-        calls: rows.into_iter().map(told).collect(),
+        calls: rows.into_iter().map(to_api).collect(),
     }))
 }
 

@@ -32,7 +32,7 @@ const MAX_TITLE_CHARS: usize = 80;
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-pub(super) fn told(row: ConversationRow) -> ConversationInfo {
+pub(super) fn to_api(row: ConversationRow) -> ConversationInfo {
     ConversationInfo {
         id: row.id,
         project: row.project_id,
@@ -236,7 +236,7 @@ pub(super) async fn list(
         .await?;
     Ok(Json(Conversations {
         next: page.next(&rows, |row| row.id.clone()),
-        conversations: rows.into_iter().map(told).collect(),
+        conversations: rows.into_iter().map(to_api).collect(),
     }))
 }
 
@@ -251,7 +251,7 @@ pub(super) async fn show(
     let results = conversation.app_results();
     let results = results.map(|kept| (kept.call.clone(), kept.result.read().unwrap_or_default()));
     Ok(Json(WholeConversation {
-        info: told(row),
+        info: to_api(row),
         messages,
         results: results.collect(),
     }))

@@ -15,7 +15,7 @@ use backend::{
         self, Clients, Wish,
         keys::{Stored, StoredError},
     },
-    itself::Itself,
+    loop_detection::LoopDetection,
     registry,
 };
 
@@ -24,17 +24,15 @@ const SERVES_OTHER_MACHINES: &str =
 
 pub(super) async fn list(State(rest): State<AppState>) -> Result<Json<api::Clients>, Problem> {
     let clients = rest.clients()?.clone();
-    let told = rest.live.read(move |sources, myself| {
+    let all = rest.live.read(move |sources, myself| {
         let all = clients.installed().into_iter();
-        let told = |seen: clients::Seen| {
+        let to_api = |seen: clients::Seen| {
             let diff = clients.diff_of(&seen, (sources, myself));
-            seen.told(diff)
+            seen.to_api(diff)
         };
-        all.map(told).collect::<Vec<Client>>()
+        all.map(to_api).collect::<Vec<Client>>()
     });
-    Ok(Json(api::Clients {
-        clients: told.await,
-    }))
+    Ok(Json(api::Clients { clients: all.await }))
 }
 
 pub(super) async fn connect(
@@ -54,35 +52,35 @@ pub(super) async fn connect(
         take: asked.take,
     };
     let _turn = rest.turn().await?;
-    let (plan, mut told) = {
+    let (plan, mut connected) = {
         let clients = clients.clone();
         let planned = rest.live.read(move |sources, myself| {
             let plan = clients.plan(client, &wish, (sources, myself))?;
             let diff = clients.diff(&plan)?;
-            let told = plan.told(diff);
-            Ok::<_, clients::Error>((plan, told))
+            let connected = plan.to_api(diff);
+            Ok::<_, clients::Error>((plan, connected))
         });
         planned.await?
     };
     if asked.dry_run {
-        return Ok(Json(told));
+        return Ok(Json(connected));
     }
     if !plan.moving.is_empty() {
         let moving = plan.moving.clone();
-        let import = move |sources: &Sources, myself: &Itself| {
+        let import = move |sources: &Sources, myself: &LoopDetection| {
             registry::import_all(sources, myself, &moving).map(drop)
         };
         if let Err(errors) = rest.live.change(import).await?.1 {
-            told.warnings.push(errors.to_string());
+            connected.warnings.push(errors.to_string());
         }
     }
     let keys = Stored {
         store: rest.projects.store(),
     };
-    let connected = clients.connect(plan, &keys).await;
+    let written = clients.connect(plan, &keys).await;
     rest.keys_changed().await;
-    connected?;
-    Ok(Json(told))
+    written?;
+    Ok(Json(connected))
 }
 
 pub(super) async fn disconnect(
@@ -103,9 +101,9 @@ pub(super) async fn disconnect(
     let disconnected = clients.disconnect(&undo, &keys).await;
     rest.keys_changed().await;
     disconnected?;
-    let take_out = move |sources: &Sources, _: &Itself| {
+    let take_out = move |sources: &Sources, _: &LoopDetection| {
         let removed = clients.take_out(&undo, sources)?;
-        Ok::<_, clients::Error>(undo.told(removed))
+        Ok::<_, clients::Error>(undo.to_api(removed))
     };
     Ok(Json(rest.live.change(take_out).await?.0))
 }

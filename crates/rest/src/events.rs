@@ -38,10 +38,10 @@ use super::{
     access::{Who, Within},
     answer::event_stream,
     calls,
-    servers::{Home, MAX_USAGE_READS, Target},
+    servers::{MAX_USAGE_READS, Source, Target},
 };
 use auth::{Principal, Role};
-use gateway::Asked;
+use gateway::RequestInfo;
 
 /// Interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -104,9 +104,9 @@ struct Offer {
 impl Pulse {
     fn of(target: &Target, fleet: &Fleet) -> Self {
         let updated = match &target.home {
-            Home::File => None,
-            Home::Project(row) => Some(row.updated_at),
-            Home::Registered(row) => Some(row.updated_at),
+            Source::File => None,
+            Source::Project(row) => Some(row.updated_at),
+            Source::Registered(row) => Some(row.updated_at),
         };
         let state = target.live(fleet).map(Live::of);
         Self { state, updated }
@@ -222,7 +222,7 @@ impl Following {
             }
             // The key may have been revoked.
             let guard = self.rest.front.guard();
-            guard.key(Asked::of(&self.asked)).await.ok()?;
+            guard.key(RequestInfo::of(&self.asked)).await.ok()?;
             // If the database is not available, the next poll tries again.
             if let Err(problem) = self.look().await {
                 tracing::debug!(error = %problem.detail, "cannot read events");
@@ -341,7 +341,7 @@ impl Following {
                 .get(&row.id)
                 .is_none_or(|status| status != row.status.as_str())
             {
-                self.tell("call", &calls::told(row));
+                self.tell("call", &calls::to_api(row));
             }
         }
         Ok(())

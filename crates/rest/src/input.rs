@@ -163,7 +163,7 @@ pub(super) fn server_name(name: &str) -> Result<ServerName, Problem> {
 pub(super) struct Page(store::Page);
 
 #[derive(Deserialize)]
-struct Asked {
+struct QueryParams {
     limit: Option<u32>,
     after: Option<String>,
 }
@@ -172,7 +172,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Asked { limit, after } = query(Query::from_request_parts(parts, state).await)?;
+        let QueryParams { limit, after } = query(Query::from_request_parts(parts, state).await)?;
         Self::of(limit.unwrap_or(DEFAULT_PAGE_ROWS), after)
     }
 }

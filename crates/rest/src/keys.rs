@@ -32,7 +32,7 @@ pub(crate) struct WantedKey {
     pub(crate) expires_at: Option<Time>,
 }
 
-pub(super) fn told(row: KeyRow) -> Key {
+pub(super) fn to_api(row: KeyRow) -> Key {
     Key {
         id: row.id,
         project: row.project_id,
@@ -55,7 +55,7 @@ pub(super) async fn list(
     let rows = store.key_list(project.as_ref(), page.asked()).await?;
     Ok(Json(Keys {
         next: page.next(&rows, |row| row.id.clone()),
-        keys: rows.into_iter().map(told).collect(),
+        keys: rows.into_iter().map(to_api).collect(),
     }))
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn make(
     };
     let row = rest.projects.store().key_put(key).await?;
     rest.keys_changed().await;
-    let key = told(row);
+    let key = to_api(row);
     Ok((StatusCode::CREATED, Json(MadeKey { key, token })))
 }
 

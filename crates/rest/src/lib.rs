@@ -69,7 +69,7 @@ use backend::{
     clients::Clients, hosting::Hosting, live::Live, logins::Logins, projects::Projects,
     replica::Replica,
 };
-use gateway::{Answered, Body, Front, Routes, Upload};
+use gateway::{Answered, Body, HttpGateway, Routes, Upload};
 use install::Catalogue;
 
 /// Maximum number of concurrent log and event streams.
@@ -80,7 +80,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state that handlers share.
 pub struct Rest {
-    front: Arc<Front>,
+    front: Arc<HttpGateway>,
     gateway: Gateway,
     live: Arc<Live>,
     projects: Arc<Projects>,
@@ -105,7 +105,7 @@ pub struct Rest {
 impl Rest {
     #[expect(clippy::too_many_arguments, reason = "the state that handlers share")]
     pub fn new(
-        front: Arc<Front>,
+        front: Arc<HttpGateway>,
         live: Arc<Live>,
         hosting: Arc<Hosting>,
         agents: Arc<Agents>,

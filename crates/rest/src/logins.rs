@@ -34,7 +34,7 @@ pub(super) async fn list(
         let is_theirs =
             server.spec.owner.is_none() || server.spec.owner == project || project.is_none();
         if is_theirs && let Some(standing) = rest.logins.standing(&server.spec, &who.id).await? {
-            logins.push(told(server, standing));
+            logins.push(to_api(server, standing));
         }
     }
     Ok(Json(Logins { logins }))
@@ -55,7 +55,7 @@ pub(super) async fn show(
         );
         Problem::new(404, what)
     };
-    Ok(Json(told(&server, standing.ok_or_else(nobody)?)))
+    Ok(Json(to_api(&server, standing.ok_or_else(nobody)?)))
 }
 
 pub(super) async fn begin(
@@ -117,7 +117,7 @@ fn permitted(rest: &Rest, who: &Principal, server: &Server) -> Result<(), Proble
     )
 }
 
-fn told(server: &Server, standing: Standing) -> Login {
+fn to_api(server: &Server, standing: Standing) -> Login {
     let row = standing.row;
     let reason = row.as_ref().and_then(|row| row.needs_login.clone());
     let state = match (&row, &reason) {

@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub const NOTICE: &str = "notice";
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct QueryParams {
     tail: Option<usize>,
     #[serde(default)]
     follow: bool,
@@ -35,7 +35,7 @@ pub(super) struct Asked {
 pub(super) async fn read(
     State(rest): State<AppState>,
     target: Target,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Response, Problem> {
     rest.taken_in(&target).await?;
     let asked = input::query(query)?;

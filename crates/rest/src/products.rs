@@ -28,7 +28,7 @@ pub(super) struct Named {
     name: String,
 }
 
-fn told(row: &ProductRow, servers: &[ServerRow], fleet: &Fleet) -> Product {
+fn to_api(row: &ProductRow, servers: &[ServerRow], fleet: &Fleet) -> Product {
     let own = |server: &&ServerRow| server.product_id.as_ref() == Some(&row.id);
     let servers = servers.iter().filter(own);
     let kept_back = |server: &ServerRow| {
@@ -66,7 +66,10 @@ pub(super) async fn list(
     let servers = store.server_list(&project).await?;
     Ok(Json(Products {
         next: page.next(&rows, |row| row.name.clone()),
-        products: rows.iter().map(|row| told(row, &servers, &fleet)).collect(),
+        products: rows
+            .iter()
+            .map(|row| to_api(row, &servers, &fleet))
+            .collect(),
     }))
 }
 
@@ -84,7 +87,7 @@ pub(super) async fn show(
     let may_change = who.may(Role::Manage, Some(&project));
     let tag = etag(&row.manifest);
     let whole = WholeProduct {
-        product: told(&row, &servers, &rest.gateway.fleet()),
+        product: to_api(&row, &servers, &rest.gateway.fleet()),
         manifest: may_change.then(|| masked(&row.manifest)),
     };
     Ok(tagged(&headers, tag, &whole))
@@ -137,7 +140,7 @@ pub(super) async fn save(
     rest.projects.reload(&project).await?;
     let row = &installed.product.row;
     let body = InstalledProduct {
-        product: told(row, &installed.servers, &rest.gateway.fleet()),
+        product: to_api(row, &installed.servers, &rest.gateway.fleet()),
         removed: installed.removed.iter().map(ToString::to_string).collect(),
     };
     Ok(saved(installed.product.created, etag(&row.manifest), &body))

@@ -23,7 +23,7 @@ use super::{
 const NAMING: &str = "naming";
 const START: &str = "start";
 
-fn told(row: ProjectRow) -> Project {
+fn to_api(row: ProjectRow) -> Project {
     let word = |key: &str| row.settings.get(key).and_then(Value::as_str);
     Project {
         naming: word(NAMING).and_then(|word| word.parse().ok()),
@@ -54,7 +54,7 @@ pub(super) async fn list(
     let rows = rest.projects.store().project_list(page.asked()).await?;
     Ok(Json(Projects {
         next: page.next(&rows, |row| row.id.to_string()),
-        projects: rows.into_iter().map(told).collect(),
+        projects: rows.into_iter().map(to_api).collect(),
     }))
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn show(
     Named(id): Named,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let project = told(rest.projects.store().project_get(&id).await?);
+    let project = to_api(rest.projects.store().project_get(&id).await?);
     Ok(tagged(&headers, tag_of(&project), &project))
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn save(
     let mut settings = before
         .as_ref()
         .map_or_else(|| json!({}), |row| row.settings.clone());
-    let tag = before.map(|row| tag_of(&told(row)));
+    let tag = before.map(|row| tag_of(&to_api(row)));
     Conditions::of(&headers).permit(tag.as_deref())?;
     if let Some(settings) = settings.as_object_mut() {
         let words = [
@@ -120,7 +120,7 @@ pub(super) async fn save(
     rest.projects.reload(&project.id).await?;
     // The project may have been enabled or disabled, together with its servers.
     rest.hosting.reload().await?;
-    let project = told(put.row);
+    let project = to_api(put.row);
     Ok(saved(put.created, tag_of(&project), &project))
 }
 
@@ -131,7 +131,7 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, Problem> {
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
-    let tag = tag_of(&told(store.project_get(&id).await?));
+    let tag = tag_of(&to_api(store.project_get(&id).await?));
     Conditions::of(&headers).permit(Some(&tag))?;
     store.project_delete(&id).await?;
     rest.projects.reload(&id).await?;

@@ -114,7 +114,7 @@ pub(super) async fn show(
     if plans.iter().any(|plan| plan.kind == Kind::Mcpb) {
         rest.prune_bundles(None).await;
     }
-    Ok(Json(listing.told(&plans)))
+    Ok(Json(listing.to_api(&plans)))
 }
 
 pub(super) async fn install(
@@ -352,7 +352,7 @@ impl Rest {
         let placement = tried.as_ref().and_then(|tried| tried.placement.as_deref());
         let enforced = placement.map(|placement| placement.enforced.iter());
         Ok(Installed {
-            server: self.told(who, &target).await,
+            server: self.to_api(who, &target).await,
             tools: tools.iter().map(shown).collect(),
             unseen,
             provider: placement.map(|placement| placement.provider.to_string()),
@@ -366,10 +366,10 @@ impl Rest {
                 })
                 .collect(),
             network,
-            volumes: plan.told().volumes,
+            volumes: plan.to_api().volumes,
             mounts,
             secrets: set,
-            notices: plan.told().notices,
+            notices: plan.to_api().notices,
         })
     }
 }

@@ -9,7 +9,7 @@ pub(super) async fn list(State(rest): State<AppState>) -> Result<Json<Replicas>,
     let store = rest.projects.store();
     let (rows, leases) = tokio::try_join!(store.replica_list(), store.lease_list())?;
     let own = rest.replica.as_ref().map(|replica| replica.id());
-    let told = |row: store::ReplicaRow| Replica {
+    let to_api = |row: store::ReplicaRow| Replica {
         is_self: own.as_ref() == Some(&row.id),
         leases: leases
             .iter()
@@ -29,6 +29,6 @@ pub(super) async fn list(State(rest): State<AppState>) -> Result<Json<Replicas>,
         expires_at: row.expires_at,
     };
     Ok(Json(Replicas {
-        replicas: rows.into_iter().map(told).collect(),
+        replicas: rows.into_iter().map(to_api).collect(),
     }))
 }

@@ -15,12 +15,12 @@ use super::{
 };
 
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct QueryParams {
     status: Option<String>,
     conversation: Option<String>,
 }
 
-pub(super) fn told(row: RunRow) -> Run {
+pub(super) fn to_api(row: RunRow) -> Run {
     Run {
         id: row.id,
         project: row.project_id,
@@ -42,7 +42,7 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
     page: Page,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<Runs>, Problem> {
     let asked = input::query(query)?;
     if let Some(status) = &asked.status
@@ -60,7 +60,7 @@ pub(super) async fn list(
     let rows = rest.agents.store().run_list(&filter, page.asked()).await?;
     Ok(Json(Runs {
         next: page.next(&rows, |row| row.id.clone()),
-        runs: rows.into_iter().map(told).collect(),
+        runs: rows.into_iter().map(to_api).collect(),
     }))
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn show(
     let run = store.run_get(project, &id).await?;
     let rows = store.calls_of_run(project, &id, &Part::default()).await?;
     Ok(Json(WholeRun {
-        run: told(run),
-        calls: rows.into_iter().map(super::calls::told).collect(),
+        run: to_api(run),
+        calls: rows.into_iter().map(super::calls::to_api).collect(),
     }))
 }

@@ -21,7 +21,7 @@ pub(super) struct Named {
     name: String,
 }
 
-pub(super) fn told(row: SecretRow) -> Secret {
+pub(super) fn to_api(row: SecretRow) -> Secret {
     Secret {
         name: row.name,
         version: row.version,
@@ -42,7 +42,7 @@ pub(super) async fn list(
         .await?;
     Ok(Json(Secrets {
         next: page.next(&rows, |row| row.name.clone()),
-        secrets: rows.into_iter().map(told).collect(),
+        secrets: rows.into_iter().map(to_api).collect(),
     }))
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn save(
         1 => StatusCode::CREATED,
         _ => StatusCode::OK,
     };
-    Ok((status, Json(told(row))))
+    Ok((status, Json(to_api(row))))
 }
 
 /// Removes parts of the body from an error. They may contain the secret.

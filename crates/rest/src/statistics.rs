@@ -173,7 +173,7 @@ impl Sum {
         class.map(|(class, _)| (f64::from(*class) / 4.0).exp2().round() as u64)
     }
 
-    fn told(&self) -> CallFigures {
+    fn to_api(&self) -> CallFigures {
         CallFigures {
             calls: self.calls,
             errors: self.errors,
@@ -184,7 +184,7 @@ impl Sum {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct QueryParams {
     server: Option<String>,
     tool: Option<String>,
     status: Option<CallStatus>,
@@ -197,7 +197,7 @@ pub(super) struct Asked {
 pub(super) async fn show(
     State(rest): State<AppState>,
     Within(project): Within,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<CallStatistics>, Problem> {
     let asked = input::query(query)?;
     let now = store::now().timestamp();
@@ -258,7 +258,7 @@ pub(super) async fn show(
         }
         buckets.push(CallBucket {
             start: time(start),
-            figures: bucket.told(),
+            figures: bucket.to_api(),
         });
     }
     let servers = servers
@@ -266,19 +266,19 @@ pub(super) async fn show(
         .map(|((project, server), sum)| CallsOfServer {
             project,
             server,
-            figures: sum.told(),
+            figures: sum.to_api(),
         });
     let mut servers: Vec<CallsOfServer> = servers.collect();
     servers.sort_by_key(|server| Reverse(server.figures.calls));
     Ok(Json(CallStatistics {
-        all: all.told(),
+        all: all.to_api(),
         bucket_seconds: width.unsigned_abs(),
         buckets,
         servers,
     }))
 }
 
-impl Asked {
+impl QueryParams {
     /// Returns whether the count matches the filter. The database has already filtered by tool and caller.
     fn wants(&self, project: Option<&ProjectId>, count: &Count) -> bool {
         self.status.is_none_or(|status| status == count.status)

@@ -28,10 +28,10 @@ use super::{
     answer::shown,
     approvals::difference,
     input,
-    servers::{Home, Target, file},
+    servers::{Source, Target, file},
 };
 use auth::Role;
-use backend::{itself::Itself, registry};
+use backend::{loop_detection::LoopDetection, registry};
 
 /// Maximum length of a description in a response, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
@@ -73,7 +73,7 @@ impl From<Form> for agent::Format {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct QueryParams {
     server: Option<ServerName>,
     format: Option<Form>,
 }
@@ -88,9 +88,9 @@ pub(super) struct Named {
 pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<Offered>, Problem> {
-    let Asked { server, format } = input::query(query)?;
+    let QueryParams { server, format } = input::query(query)?;
     if let (None, Some(server)) = (&project, &server) {
         rest.of_no_project(server)?;
     }
@@ -435,16 +435,16 @@ impl Rest {
             known(&server, tool)?;
         }
         match &target.home {
-            Home::Registered(row) => {
+            Source::Registered(row) => {
                 self.hosting
                     .set_tool_enabled(&row.id, tool, enabled)
                     .await?;
                 Ok((None, Vec::new()))
             }
-            Home::File | Home::Project(_) => {
+            Source::File | Source::Project(_) => {
                 let (name, which) = (target.key.name.clone(), tool.clone());
                 let wanted = name.clone();
-                let change = move |sources: &Sources, myself: &Itself| {
+                let change = move |sources: &Sources, myself: &LoopDetection| {
                     registry::set_tool_enabled(sources, myself, &wanted, &which, enabled)
                 };
                 let (from, notices) = self.edit(change).await?;

@@ -109,7 +109,7 @@ struct ProxyState {
 
 /// A client's request.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct ProxyRequest {
     host: String,
     port: u16,
     /// Sent to the destination first. `None` for a tunnel.
@@ -208,7 +208,10 @@ async fn read_head(client: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Opt
 }
 
 /// Opens a connection for a request. Also returns data that the destination has already sent.
-async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked, Vec<u8>), Refusal> {
+async fn open(
+    head: &[u8],
+    allowed: &Allowed,
+) -> Result<(TcpStream, ProxyRequest, Vec<u8>), Refusal> {
     let mut asked = parse(head).ok_or_else(|| Refusal {
         status: "400 Bad Request",
         text: "this proxy supports `CONNECT host:port` and `METHOD http://host/path`".to_owned(),
@@ -246,8 +249,8 @@ fn forbidden(text: String) -> Refusal {
 }
 
 /// Refuses a destination that is not on the list. Returns its address if the request names one.
-fn check(asked: &Asked, allowed: &Allowed) -> Result<Option<SocketAddr>, Refusal> {
-    let Asked { host, port, .. } = asked;
+fn check(asked: &ProxyRequest, allowed: &Allowed) -> Result<Option<SocketAddr>, Refusal> {
+    let ProxyRequest { host, port, .. } = asked;
     if let Ok(ip) = host.parse::<IpAddr>() {
         let address = SocketAddr::new(ip.to_canonical(), *port);
         return if allowed.address(address) {
@@ -262,11 +265,11 @@ fn check(asked: &Asked, allowed: &Allowed) -> Result<Option<SocketAddr>, Refusal
     Ok(None)
 }
 
-async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, Refusal> {
+async fn addresses(asked: &ProxyRequest, allowed: &Allowed) -> Result<Vec<SocketAddr>, Refusal> {
     if let Some(address) = check(asked, allowed)? {
         return Ok(vec![address]);
     }
-    let Asked { host, port, .. } = asked;
+    let ProxyRequest { host, port, .. } = asked;
     let found = match timeout(RESOLVE_TIMEOUT, lookup_host((host.as_str(), *port))).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
         Ok(Err(_)) | Err(_) => {
@@ -289,7 +292,7 @@ async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, 
     }
 }
 
-fn parse(head: &[u8]) -> Option<Asked> {
+fn parse(head: &[u8]) -> Option<ProxyRequest> {
     let head = std::str::from_utf8(head).ok()?;
     let (line, headers) = head.split_once("\r\n")?;
     let mut words = line.split(' ');
@@ -300,7 +303,7 @@ fn parse(head: &[u8]) -> Option<Asked> {
     if method == "CONNECT" {
         let (host, port) = authority(target, None)?;
         let head = None;
-        return Some(Asked { host, port, head });
+        return Some(ProxyRequest { host, port, head });
     }
     let scheme = target.get(..7)?;
     if !scheme.eq_ignore_ascii_case("http://") {
@@ -329,7 +332,7 @@ fn parse(head: &[u8]) -> Option<Asked> {
     }
     forwarded.push_str("Connection: close\r\n\r\n");
     let head = Some(forwarded.into_bytes());
-    Some(Asked { host, port, head })
+    Some(ProxyRequest { host, port, head })
 }
 
 /// Parses a host, which becomes lower case, and a port.

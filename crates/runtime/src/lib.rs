@@ -25,20 +25,20 @@ pub mod process;
 pub mod sandbox;
 pub mod sentinel;
 
-pub mod apart;
+pub mod detached;
 pub mod egress;
 pub mod handle;
 mod host;
 pub mod image;
+pub mod keyed_lock;
 pub mod ladder;
-pub mod lineage;
 pub mod ports;
+pub mod process_tree;
 pub mod pump;
 mod remote;
 pub mod repeats;
 mod search;
 pub mod stderr;
-pub mod turns;
 pub mod unit;
 
 pub use crate::handle::Usage;

@@ -44,12 +44,12 @@
 //! A separate kernel and devices. Also absent: processes that outlive their wrapper. A process namespace ends with its
 //! first process, so whatever a wrapper leaves behind is killed immediately.
 
-mod bomb;
 mod cell;
 mod census;
 mod cgroup;
 mod channel;
 pub(crate) mod confine;
+mod fork_bomb;
 mod mounts;
 pub(crate) mod packages;
 mod ports;
@@ -129,7 +129,7 @@ struct Inner {
     tree: OnceLock<Tree>,
     volumes: Arc<Volumes>,
     packages: Arc<Packages>,
-    bombs: Arc<bomb::Watch>,
+    bombs: Arc<fork_bomb::Watch>,
 }
 
 impl Bubblewrap {

@@ -51,7 +51,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::Instant;
 
-use crate::lineage::{Lineage, Stat, parse_pid};
+use crate::process_tree::{ProcessTree, Stat, parse_pid};
 
 pub use self::link::Error;
 pub(crate) use self::link::{Link, announce};
@@ -335,7 +335,7 @@ impl List {
         }
         let deadline = Instant::now() + SWEEP_TIMEOUT;
         loop {
-            let found = Lineage::run(self.valid(), run).kill();
+            let found = ProcessTree::run(self.valid(), run).kill();
             if found.nothing() || Instant::now() >= deadline {
                 return;
             }

@@ -18,7 +18,7 @@ use lifecycle::Phase;
 
 use auth::Keys;
 use backend::replica::Replica;
-use gateway::Front;
+use gateway::HttpGateway;
 
 /// Set once the gateway has started.
 #[derive(Clone, Default)]
@@ -32,7 +32,7 @@ impl Ready {
 
 /// Routes without authentication. Their responses contain no secrets.
 pub(crate) fn router(
-    front: Arc<Front>,
+    front: Arc<HttpGateway>,
     gateway: Gateway,
     (ready, keys): (Ready, Arc<Keys>),
     replica: Option<Arc<Replica>>,
@@ -62,7 +62,7 @@ const fn readiness(is_started: bool, has_stale_keys: bool) -> (StatusCode, &'sta
 }
 
 /// The metrics in Prometheus' text format.
-async fn metrics(front: &Front, gateway: &Gateway, replica: Option<&Replica>) -> String {
+async fn metrics(front: &HttpGateway, gateway: &Gateway, replica: Option<&Replica>) -> String {
     let mut out = fleet_metrics(front, gateway);
     if let Some(replica) = replica {
         replica_metrics(replica, &mut out).await;
@@ -70,7 +70,7 @@ async fn metrics(front: &Front, gateway: &Gateway, replica: Option<&Replica>) ->
     out
 }
 
-fn fleet_metrics(front: &Front, gateway: &Gateway) -> String {
+fn fleet_metrics(front: &HttpGateway, gateway: &Gateway) -> String {
     let fleet = gateway.fleet();
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Server) -> u64| {

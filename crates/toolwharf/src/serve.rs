@@ -27,16 +27,16 @@ use auth::{Identities, Role, tickets::Tickets};
 use backend::{
     clients::Clients,
     hosting::Hosting,
-    itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
     logins,
+    loop_detection::LoopDetection,
     projects::Projects,
     replica::{self, Replica},
     startup::{self, CliOverrides},
 };
 use gateway::{
-    For, Front, Guard, Leases, Seal,
+    For, Guard, HttpGateway, Leases, Seal,
     peers::{self, Peers},
     signin,
 };
@@ -104,7 +104,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         &bases(&config.settings, address),
     )
     .await?;
-    let myself = Itself::at(&[address]);
+    let myself = LoopDetection::at(&[address]);
     myself.leave_out(&mut config);
     warn_of(&config);
     let chain = startup::chain(&data_dir, false)?;
@@ -156,7 +156,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
         _ => (None, None),
     };
-    let front = Front::new(
+    let front = HttpGateway::new(
         gateway.clone(),
         projects.clone(),
         guard,

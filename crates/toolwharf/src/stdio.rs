@@ -31,8 +31,8 @@ use crate::{
 use auth::admin_token::TOKEN_FILE;
 use backend::{
     clients::{self, Clients, token_file},
-    itself::Itself,
     live::{Live, warn_of},
+    loop_detection::LoopDetection,
     startup::{self, CliOverrides},
 };
 
@@ -116,7 +116,7 @@ async fn own(
 ) -> anyhow::Result<()> {
     let (sources, mut config) = startup::load(named)?;
     config.settings = settings;
-    let myself = Itself::at(&[]);
+    let myself = LoopDetection::at(&[]);
     myself.leave_out(&mut config);
     warn_of(&config);
     let store = startup::open_store(&config.settings, &data_dir).await?;

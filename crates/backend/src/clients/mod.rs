@@ -25,8 +25,8 @@ use config::{CLIENTS, Client, ClientFile, EditError, Machine, OnDisk, Os, Source
 use model::ProjectId;
 
 pub use self::{plan::Wish, record::token_file};
-use self::{plan::own, record::Shelf};
-use crate::{itself::Itself, registry, startup};
+use self::{plan::own, record::Records};
+use crate::{loop_detection::LoopDetection, registry, startup};
 
 /// The name of Toolwharf's entry.
 const ENTRY_NAME: &str = "toolwharf";
@@ -75,7 +75,7 @@ fn known() -> String {
 /// The clients of the user who runs this process.
 #[derive(Clone)]
 pub struct Clients {
-    shelf: Shelf,
+    records: Records,
     /// The command that starts Toolwharf with its servers and its data directory, given only the home directory.
     program: String,
     options: Vec<String>,
@@ -114,7 +114,7 @@ impl Clients {
     /// `url`: the gateway's address, if it is permanent.
     pub fn new(sources: &Sources, dir: &Path, url: Option<String>) -> Self {
         Self {
-            shelf: Shelf::new(dir),
+            records: Records::new(dir),
             program: program(),
             options: options(sources, dir),
             url,
@@ -133,7 +133,7 @@ impl Clients {
 
     /// The state of a client; `None` if it is not installed.
     pub fn seen(&self, client: &'static Client) -> Option<Seen> {
-        let record = self.shelf.record(client).ok().flatten();
+        let record = self.records.record(client).ok().flatten();
         if record.is_none() && !client.is_installed(machine()) {
             return None;
         }
@@ -173,7 +173,7 @@ impl Clients {
     }
 
     /// The change that connecting a client would make to its file; `None` if nothing would change.
-    pub fn diff_of(&self, seen: &Seen, with: (&Sources, &Itself)) -> Option<String> {
+    pub fn diff_of(&self, seen: &Seen, with: (&Sources, &LoopDetection)) -> Option<String> {
         let wish = Wish {
             project: seen.project.clone(),
             ..Wish::default()
@@ -200,7 +200,7 @@ impl Seen {
     }
 
     /// The client as returned by the API. `diff`: the change that connecting would make.
-    pub fn told(self, diff: Option<String>) -> api::Client {
+    pub fn to_api(self, diff: Option<String>) -> api::Client {
         api::Client {
             name: self.client.name.to_owned(),
             title: self.client.title.to_owned(),

@@ -16,7 +16,7 @@ use super::{
     of, parsed,
     record::{Moved, Record, digest},
 };
-use crate::{itself::Itself, registry, startup};
+use crate::{loop_detection::LoopDetection, registry, startup};
 
 /// Placeholder for a token that does not exist yet.
 const PLACEHOLDER_TOKEN: &str = "twh_…";
@@ -61,7 +61,7 @@ impl Clients {
         &self,
         client: &'static Client,
         wish: &Wish,
-        (sources, myself): (&Sources, &Itself),
+        (sources, myself): (&Sources, &LoopDetection),
     ) -> Result<Plan, Error> {
         if wish.http && !client.takes_urls() {
             return Err(Error::CommandsOnly(client.title));
@@ -72,7 +72,7 @@ impl Clients {
         if wish.take && wish.project.is_some() {
             return Err(Error::MovedIntoProject);
         }
-        let record = self.shelf.record(client)?;
+        let record = self.records.record(client)?;
         // A connected client is connected again, starting from the original text.
         let mut plan = match &record {
             Some(_) => {
@@ -86,7 +86,7 @@ impl Clients {
             plan.take(sources, myself)?;
         }
         if record.is_some() {
-            plan.token = self.shelf.key(client)?;
+            plan.token = self.records.key(client)?;
         }
         plan.record = record;
         // An invalid text is reported here, before anything is changed.
@@ -206,11 +206,11 @@ impl Clients {
             moved: plan.moved(),
         };
         let before = plan.base.as_deref().unwrap_or_default();
-        self.shelf.put(plan.client, &record, before, token)?;
+        self.records.put(plan.client, &record, before, token)?;
         plan.disk.replace(Some(&new)).map_err(|source| {
             // Nothing was changed, so there is nothing to undo.
             if earlier.is_none() {
-                let _ = self.shelf.remove(plan.client);
+                let _ = self.records.remove(plan.client);
             }
             of(plan.client, source)
         })
@@ -248,7 +248,7 @@ impl Plan {
     }
 
     /// Plans to move those of the client's own servers that Toolwharf supports.
-    fn take(&mut self, sources: &Sources, myself: &Itself) -> Result<(), Error> {
+    fn take(&mut self, sources: &Sources, myself: &LoopDetection) -> Result<(), Error> {
         let text = self.base.as_deref().unwrap_or_default();
         let own = own(&self.bare, &self.disk.path, text);
         let mut own = own.map_err(|source| of(self.client, source))?;
@@ -295,7 +295,7 @@ impl Plan {
     }
 
     /// The plan as returned by the API.
-    pub fn told(&self, diff: String) -> api::Connected {
+    pub fn to_api(&self, diff: String) -> api::Connected {
         let name = |one: &Foreign| one.name.clone();
         let notes = self.moving.iter().flat_map(|one| {
             let notes = one.notes.iter();

@@ -46,20 +46,20 @@ pub(super) struct Moved {
 
 /// The folder.
 #[derive(Clone)]
-pub(super) struct Shelf {
+pub(super) struct Records {
     dir: PathBuf,
 }
 
 /// The file with a client's key.
 pub fn token_file(data_dir: &Path, client: &Client) -> PathBuf {
-    Shelf::new(data_dir).path(client, "key")
+    Records::new(data_dir).path(client, "key")
 }
 
 pub(super) fn digest(text: &str) -> String {
     hex::encode(Sha256::digest(text))
 }
 
-impl Shelf {
+impl Records {
     pub(super) fn new(data_dir: &Path) -> Self {
         Self {
             dir: data_dir.join(CLIENTS_FOLDER),
@@ -167,7 +167,7 @@ mod tests {
             project: None,
             moved: Vec::new(),
         };
-        let shelf = Shelf::new(&at("data"));
+        let records = Records::new(&at("data"));
         // A link to the folder, then one to a file in it.
         symlink(at("etc"), at("data/clients")).unwrap();
         lchown(at("data/clients"), Some(THEIRS), None).expect("run this as root");
@@ -177,15 +177,17 @@ mod tests {
                 assert!(said.contains(part), "{part}: {said}");
             }
         };
-        refused(shelf.put(client, &record, "", Some("twh_1")).unwrap_err());
-        refused(shelf.record(client).unwrap_err());
-        refused(shelf.remove(client).unwrap_err());
+        refused(records.put(client, &record, "", Some("twh_1")).unwrap_err());
+        refused(records.record(client).unwrap_err());
+        refused(records.remove(client).unwrap_err());
         assert_eq!(fs::read_dir(at("etc")).unwrap().count(), 0);
         fs::remove_file(at("data/clients")).unwrap();
 
-        shelf.put(client, &record, "before", Some("twh_1")).unwrap();
-        assert_eq!(shelf.record(client).unwrap().unwrap().key, "id");
-        assert_eq!(shelf.before(client).unwrap(), "before");
+        records
+            .put(client, &record, "before", Some("twh_1"))
+            .unwrap();
+        assert_eq!(records.record(client).unwrap().unwrap().key, "id");
+        assert_eq!(records.before(client).unwrap(), "before");
         let mode = |name: &str| at(name).metadata().unwrap().permissions().mode() & 0o777;
         let modes = (mode("data/clients"), mode("data/clients/cursor.key"));
         assert_eq!(modes, (0o700, 0o600));
@@ -193,8 +195,8 @@ mod tests {
         fs::remove_file(at("data/clients/cursor.json")).unwrap();
         symlink(at("etc/shadow"), at("data/clients/cursor.json")).unwrap();
         lchown(at("data/clients/cursor.json"), Some(THEIRS), None).unwrap();
-        refused(shelf.record(client).unwrap_err());
-        refused(shelf.put(client, &record, "", None).unwrap_err());
+        refused(records.record(client).unwrap_err());
+        refused(records.put(client, &record, "", None).unwrap_err());
         assert_eq!(fs::read_to_string(at("etc/shadow")).unwrap(), "theirs");
     }
 }

@@ -39,10 +39,10 @@ impl Clients {
     /// # Errors
     /// [`Error`]
     pub fn undo(&self, client: &'static Client) -> Result<Undo, Error> {
-        let record = self.shelf.record(client)?;
+        let record = self.records.record(client)?;
         let record = record.ok_or(Error::NotConnected(client.title))?;
         let disk = OnDisk::read(&record.file).map_err(|source| of(client, source))?;
-        let before = self.shelf.before(client)?;
+        let before = self.records.before(client)?;
         let before = record.existed.then_some(before);
         let mut put_back = Vec::new();
         let (text, restored) = match &disk.text {
@@ -90,7 +90,7 @@ impl Clients {
         })
         .await?;
         keys.revoke(&undo.record.key).await?;
-        Ok(self.shelf.remove(undo.client)?)
+        Ok(self.records.remove(undo.client)?)
     }
 
     /// Removes the servers from Toolwharf that were moved for this client alone and are unchanged since. Returns their
@@ -99,7 +99,7 @@ impl Clients {
     /// # Errors
     /// Those of [`registry`].
     pub fn take_out(&self, undo: &Undo, sources: &Sources) -> Result<Vec<String>, Error> {
-        let elsewhere = self.shelf.moved_elsewhere(undo.client);
+        let elsewhere = self.records.moved_elsewhere(undo.client);
         let moved = undo.record.moved.iter();
         let moved = moved.filter(|it| ServerName::parse(&it.name).is_ok());
         let ours = moved.filter_map(|it| Some((it.name.as_str(), it.added.as_ref()?)));
@@ -112,7 +112,7 @@ impl Clients {
 
 impl Undo {
     /// The plan as returned by the API, with the servers that were removed from Toolwharf.
-    pub fn told(&self, removed: Vec<String>) -> api::Disconnected {
+    pub fn to_api(&self, removed: Vec<String>) -> api::Disconnected {
         let restored = match self.restored {
             Restored::Whole => "whole",
             Restored::Entry => "entry",
@@ -160,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{Wish, keys::Made, plan::Plan, record::Shelf},
+        super::{Wish, keys::Made, plan::Plan, record::Records},
         *,
     };
 
@@ -184,7 +184,7 @@ mod tests {
             fs::write(&file, &text).expect("written");
             let client = Client::find(name).expect("a client");
             let clients = Clients {
-                shelf: Shelf::new(folder.path()),
+                records: Records::new(folder.path()),
                 program: "toolwharf".to_owned(),
                 options: Vec::new(),
                 url: None,

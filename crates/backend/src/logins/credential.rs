@@ -11,7 +11,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use engine::{Issued, Order};
+use engine::{Command, Issued};
 use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use mcp::client::{Access, Authorize, Prove, SignIn, Token};
@@ -485,7 +485,7 @@ impl Credential {
         tracing::warn!(server = %self.id.server, "a new sign-in is needed: {why}");
         self.set(State::Unknown);
         if self.id.principal.is_empty() {
-            logins.wake(&self.id.server, Order::Restart);
+            logins.wake(&self.id.server, Command::Restart);
         }
         self.needed(&why)
     }

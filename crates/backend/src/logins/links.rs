@@ -12,7 +12,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::LoginBegun;
-use engine::Order;
+use engine::Command;
 use http::{
     StatusCode,
     header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE},
@@ -452,7 +452,7 @@ impl Logins {
         if let Some(server) = gateway.fleet().get(server).cloned()
             && server.status().needs_login
         {
-            server.command(Order::Start).await;
+            server.command(Command::Start).await;
         }
     }
 

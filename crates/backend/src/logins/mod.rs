@@ -22,7 +22,7 @@ use std::{
 use anyhow::Context;
 use bytes::Bytes;
 use engine::{
-    Gateway, Issued, Order,
+    Command, Gateway, Issued,
     secrets::{DataKey, Sealed},
 };
 use futures_util::future::BoxFuture;
@@ -352,7 +352,7 @@ impl Logins {
             known.forget();
         }
         self.part(id).await;
-        self.wake(&id.server, Order::Restart);
+        self.wake(&id.server, Command::Restart);
         let Some(row) = row else { return Ok(()) };
         let taken_back = async {
             let Stored {
@@ -390,13 +390,13 @@ impl Logins {
                     self.offers.forget(server);
                     credential.begun_elsewhere();
                     if self.needs_login(server) {
-                        self.wake(server, Order::Start);
+                        self.wake(server, Command::Start);
                     }
                 }
                 (false, true) => {
                     credential.forget();
                     self.part(&credential.id).await;
-                    self.wake(server, Order::Restart);
+                    self.wake(server, Command::Restart);
                 }
                 (true, true) | (false, false) => {}
             }
@@ -422,7 +422,7 @@ impl Logins {
     }
 
     /// Restarts a server after a sign-in or sign-out.
-    fn wake(&self, server: &ServerKey, order: Order) {
+    fn wake(&self, server: &ServerKey, order: Command) {
         let Some(gateway) = self.gateway.get().cloned() else {
             return;
         };

@@ -30,8 +30,8 @@ use super::{
         CHANGE_TIMEOUT, Call, Client, LABEL_FENCE, LABEL_FENCE_OF, LABEL_HOSTING, LABEL_INSTALL,
         LABEL_RUN, call, found, within,
     },
-    holder::{self},
     images::{import, inspect_image, pull},
+    pause::{self},
     readback::{self, Meter},
     reaper::{Egress, GivenUp, Reaper},
     relay::{self, Relay},
@@ -217,7 +217,7 @@ impl Inner {
         };
         volumes::check_id(&sandbox.id)?;
         spec::check_image(image)?;
-        let _turn = self.turns.turn(&sandbox.id).await?;
+        let _turn = self.keyed_lock.turn(&sandbox.id).await?;
         let client = self.engine.connect().await?;
         let host = self.host(&client).await?;
         let allowed = self.network(&client, &host, sandbox).await?;
@@ -245,7 +245,7 @@ impl Inner {
             },
             None => None,
         };
-        let holder = held.as_ref().map(|held| held.id.clone());
+        let pause = held.as_ref().map(|held| held.id.clone());
         let net = Net {
             held: allowed.zip(held),
             addresses,
@@ -273,7 +273,7 @@ impl Inner {
         }
         volumes.release().await;
         if launched.is_err()
-            && let Some(id) = holder
+            && let Some(id) = pause
         {
             client.remove_or_warn(unit.label, &id).await;
         }
@@ -375,7 +375,7 @@ impl Inner {
             });
             Egress {
                 proxy: AbortOnDropHandle::new(proxy),
-                holder: held.id,
+                pause: held.id,
             }
         });
         let relay = net.relay.map(|(_, listeners)| Relay {
@@ -447,7 +447,7 @@ impl Inner {
         let name = &self.options.network;
         match &sandbox.network {
             Network::None => Ok(None),
-            Network::Allow(entries) => match holder::refusal(&self.options, host) {
+            Network::Allow(entries) => match pause::refusal(&self.options, host) {
                 Some(why) => refused("network", why),
                 None => match Allowed::parse(entries) {
                     Ok(allowed) => Ok(Some(allowed)),
@@ -565,8 +565,8 @@ impl Inner {
             client.remove(&container.id.unwrap_or_default()).await?;
             // An instance and its holder count as one.
             let mut names = container.names.iter().flatten();
-            let is_holder = names.any(|name| spec::is_holder(name, install));
-            Ok(usize::from(!is_holder))
+            let is_pause = names.any(|name| spec::is_pause(name, install));
+            Ok(usize::from(!is_pause))
         })
         .await
     }

@@ -23,7 +23,7 @@ use super::spec::{CPU_PERIOD_MICROS, Host, pids};
 use super::volumes::{Limit, Volumes};
 use crate::docker::net::Space;
 use runtime::handle::Usage;
-use runtime::lineage::Stat;
+use runtime::process_tree::Stat;
 use runtime::unit::{Enforced, Error};
 
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -42,7 +42,7 @@ pub(super) struct Egress {
     /// Stops with the container.
     pub(super) proxy: AbortOnDropHandle<()>,
     /// The container that holds the network.
-    pub(super) holder: String,
+    pub(super) pause: String,
 }
 
 /// How to report a container that was killed but whose exit is unknown.
@@ -139,9 +139,9 @@ impl Reaper {
             exit.out_of_memory = looked.await.unwrap_or(false);
         }
         let mut remains = vec![self.id.clone()];
-        if let Some(Egress { proxy, holder }) = self.egress.take() {
+        if let Some(Egress { proxy, pause }) = self.egress.take() {
             drop(proxy);
-            remains.push(holder);
+            remains.push(pause);
         }
         let mut removed = remove(&self.engine, &mut remains).await;
         self.shared.log.close();

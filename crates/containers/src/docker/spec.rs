@@ -49,12 +49,12 @@ pub(super) fn name(id: &str, install: &str) -> String {
 }
 
 /// The name of the container that holds the network of another one.
-pub(super) fn holder_name(id: &str, install: &str) -> String {
+pub(super) fn pause_name(id: &str, install: &str) -> String {
     name(&format!("{id}{HOLDER_SUFFIX}"), install)
 }
 
 /// Returns whether a container name is the name of a holder.
-pub(super) fn is_holder(name: &str, install: &str) -> bool {
+pub(super) fn is_pause(name: &str, install: &str) -> bool {
     is_name(name, install) && name.ends_with(&format!("{HOLDER_SUFFIX}.{install}"))
 }
 
@@ -241,7 +241,7 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
 
 /// A container that only holds a network. Always under runc, whatever the server uses: it runs Toolwharf's own program
 /// and needs a namespace of the host kernel.
-pub(super) fn holder(options: &Options, image: &str, unit: Confined<'_>) -> ContainerCreateBody {
+pub(super) fn pause(options: &Options, image: &str, unit: Confined<'_>) -> ContainerCreateBody {
     let mut config = locked_down(options);
     config.runtime = Some("runc".to_owned());
     config.memory = Some(16 << 20);
@@ -361,8 +361,8 @@ mod tests {
             assert!(!is_name(other, "two-one"), "{other}");
         }
         assert!(!is_name("toolwharf-h1.two-one", "one"));
-        let holder = holder_name("h1", "one");
-        assert!(is_name(&holder, "one") && is_holder(&holder, "one"));
-        assert!(!is_holder(&name("h1", "one"), "one") && !is_holder(&holder, "two"));
+        let pause = pause_name("h1", "one");
+        assert!(is_name(&pause, "one") && is_pause(&pause, "one"));
+        assert!(!is_pause(&name("h1", "one"), "one") && !is_pause(&pause, "two"));
     }
 }

@@ -52,9 +52,9 @@ use futures_util::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 
 use super::engine::Engine;
-use runtime::apart;
+use runtime::detached;
+use runtime::keyed_lock::KeyedLock;
 use runtime::ports::Ports;
-use runtime::turns::Turns;
 use runtime::unit::{Error, Fences, Instance, Runtime, Unit};
 
 /// The swarm to use, and the identity of this installation.
@@ -88,7 +88,7 @@ pub struct Swarm(Arc<Inner>);
 struct Inner {
     options: Options,
     engines: Vec<Arc<Engine>>,
-    turns: Turns,
+    keyed_lock: KeyedLock,
     /// Owns all background tasks.
     tasks: TaskTracker,
 }
@@ -113,7 +113,7 @@ impl Swarm {
         Ok(Self(Arc::new(Inner {
             engines: engines?,
             options,
-            turns: Turns::default(),
+            keyed_lock: KeyedLock::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -133,7 +133,7 @@ impl Runtime for Swarm {
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
         let inner = Arc::clone(&self.0);
-        apart::launched(&self.0.tasks, |unwanted| async move {
+        detached::launched(&self.0.tasks, |unwanted| async move {
             inner.launch(&unit, unwanted.cancelled()).await
         })
     }

@@ -265,7 +265,7 @@ impl Inner {
 
     pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
         check_id(id)?;
-        let _turn = self.turns.turn(id).await?;
+        let _turn = self.keyed_lock.turn(id).await?;
         let client = self.engine.connect().await?;
         let filters = labels(&[
             (LABEL_INSTALL, self.options.install.as_str()),

@@ -57,7 +57,7 @@ impl Inner {
         let unit = unit.confined()?;
         let (template, command) = asked(unit)?;
         let id = &unit.sandbox.id;
-        let _turn = self.turns.turn(id).await?;
+        let _turn = self.keyed_lock.turn(id).await?;
         self.make_room(id).await?;
         let new = New {
             template,

@@ -78,7 +78,7 @@ impl Inner {
     ) -> Result<Instance, Error> {
         let unit = unit.confined()?;
         let program = spec::check(unit)?;
-        let _turn = self.turns.turn(&unit.sandbox.id).await?;
+        let _turn = self.keyed_lock.turn(&unit.sandbox.id).await?;
         let cluster = self.cluster().await?;
         let name = spec::name(&self.options, unit);
         self.make_room(&cluster, &name, unit.fence).await?;

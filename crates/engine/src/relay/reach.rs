@@ -9,8 +9,8 @@ use super::{Failure, ms};
 use crate::{
     connection::Connection,
     exchange::Caller,
-    own_instances::{instance, of_principal},
     server::Server,
+    session_instances::{instance, of_principal},
     shared::Shared,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::Order;
+use engine::Command;
 use model::{Declared, NativeName, ServerSpec, StartPolicy};
 use serde_json::json;
 use tokio::time::Instant;
@@ -186,7 +186,7 @@ async fn u04_what_is_refused_is_looked_at_every_minute() {
 /// An order to start triggers an immediate check. An order to stop ends the checks.
 #[tokio::test(start_paused = true)]
 async fn u04_orders_to_a_blocked_server() {
-    for order in [Order::Start, Order::Restart, Order::Stop] {
+    for order in [Command::Start, Command::Restart, Command::Stop] {
         let world = World::new();
         let one = world.scripted("one");
         one.script(|script| script.refused = Some("no such image".to_owned()));
@@ -196,8 +196,8 @@ async fn u04_orders_to_a_blocked_server() {
         one.script(|script| script.refused = None);
         world.order("one", order).await;
         let (phase, starts) = match order {
-            Order::Stop => ("stopped", 0),
-            Order::Start | Order::Restart => ("running", 1),
+            Command::Stop => ("stopped", 0),
+            Command::Start | Command::Restart => ("running", 1),
         };
         tokio::time::sleep(Duration::from_secs(300)).await;
         assert_eq!((world.phase("one"), one.starts()), (phase, starts));
@@ -269,7 +269,7 @@ async fn g11_a_removed_registration_has_ten_seconds() {
 /// A restart during the start waits until the starting instance is gone.
 #[tokio::test(start_paused = true)]
 async fn h12_a_restart_during_the_start_never_runs_two() {
-    for orders in [vec![Order::Restart], vec![Order::Stop, Order::Start]] {
+    for orders in [vec![Command::Restart], vec![Command::Stop, Command::Start]] {
         let world = World::new();
         let one = world.scripted("one");
         one.script(|script| {
@@ -342,14 +342,14 @@ async fn h12_every_server_takes_orders() {
         let one = world.scripted("one");
         world.up(&["one"]).await;
         let client = world.legacy().await;
-        world.order("one", Order::Restart).await;
+        world.order("one", Command::Restart).await;
         assert_eq!((world.state("one"), one.starts()), ("running", 2));
-        world.order("one", Order::Stop).await;
+        world.order("one", Command::Stop).await;
         assert_eq!((world.state("one"), one.running()), ("stopped", 0));
         tokio::time::sleep(Duration::from_secs(400)).await;
         let refused = client.tool("echo", json!({})).await;
         assert_eq!((refused.reason(), one.starts()), ("server_unavailable", 2));
-        world.order("one", Order::Start).await;
+        world.order("one", Command::Start).await;
         client.tool("echo", json!({})).await.result();
         assert_eq!(one.starts(), 3);
     }

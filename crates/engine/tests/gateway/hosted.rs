@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::{Order, Warning};
+use engine::{Command, Warning};
 use lifecycle::{Last, Rules};
 use model::{Heartbeat, RestartPolicy, ServerSpec};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ async fn h09_a_server_that_crashed_is_back_at_once() {
             script.tools.push("exit".to_owned());
             script.start_delay = Duration::from_secs(3);
         });
-        world.order("one", Order::Restart).await;
+        world.order("one", Command::Restart).await;
         let client = world.client(era).await;
         for crashes in 1..=2 {
             let lost = client.begin_tool("exit", json!({ "code": 7 }));
@@ -153,7 +153,7 @@ async fn h09_restart_policies_are_as_docker_has_them() {
                 tokio::time::sleep(LONG_WAIT).await;
                 assert_eq!(world.phase("one"), phase);
                 assert_eq!(one.starts(), 1);
-                world.order("one", Order::Start).await;
+                world.order("one", Command::Start).await;
                 client.tool("echo", json!({})).await.result();
             }
             assert_eq!(one.starts(), 2);
@@ -214,7 +214,7 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
 /// An order to start resets the waits, and an order to stop ends the attempts.
 #[tokio::test(start_paused = true)]
 async fn h10_orders_during_a_backoff() {
-    for order in [Order::Start, Order::Restart, Order::Stop] {
+    for order in [Command::Start, Command::Restart, Command::Stop] {
         let (world, one) = world(|_| {}).await;
         one.script(|script| script.dies_at_start = Some(1));
         world.until_phase("one", "backoff").await;
@@ -224,7 +224,7 @@ async fn h10_orders_during_a_backoff() {
         world.order("one", order).await;
         assert!(began.elapsed() < Duration::from_millis(10));
         let status = world.status("one");
-        if order == Order::Stop {
+        if order == Command::Stop {
             tokio::time::sleep(LONG_WAIT).await;
             assert_eq!((world.phase("one"), one.starts()), ("stopped", starts));
             continue;
@@ -253,7 +253,7 @@ async fn h11_nothing_outlives_the_gateway() {
     world.host(all[..4].iter().map(|name| hosted(name, |_| {})));
     world.up(&["polite", "stubborn", "stopped", "file"]).await;
     world.until_phase("crashing", "backoff").await;
-    world.order("stopped", Order::Stop).await;
+    world.order("stopped", Command::Stop).await;
     let client = world.legacy().await;
     let calls = ["polite__hold", "stubborn__hold", "file__hold"];
     let calls = calls.map(|tool| client.begin_tool(tool, json!({})));
@@ -309,7 +309,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance() {
             assert_eq!(world.phase("one"), phase);
             client.tool("echo", json!({ "n": 1 })).await
         };
-        let (followed, reply) = tokio::join!(server.command(Order::Restart), call);
+        let (followed, reply) = tokio::join!(server.command(Command::Restart), call);
         assert!(followed);
         takes(began.elapsed(), from, to);
         assert_eq!(lost.reply().await.reason(), "server_unavailable");
@@ -324,7 +324,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance() {
 #[tokio::test(start_paused = true)]
 async fn h12_a_stopped_server_stays_stopped() {
     let (world, one) = running(|_| {}).await;
-    world.order("one", Order::Stop).await;
+    world.order("one", Command::Stop).await;
     assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
     for era in ERAS {
         let client = world.client(era).await;
@@ -337,14 +337,14 @@ async fn h12_a_stopped_server_stays_stopped() {
     }
     tokio::time::sleep(LONG_WAIT).await;
     assert_eq!(one.starts(), 1);
-    world.order("one", Order::Start).await;
+    world.order("one", Command::Start).await;
     assert_eq!((world.phase("one"), one.starts()), ("running", 2));
 }
 
 /// Whatever is ordered while it starts or stops: there is at most one instance, and the last order counts.
 #[tokio::test(start_paused = true)]
 async fn h12_the_last_order_counts() {
-    use Order::{Restart, Start, Stop};
+    use Command::{Restart, Start, Stop};
     for (orders, phase) in [
         (vec![Stop], "stopped"),
         (vec![Stop, Start], "running"),
@@ -454,7 +454,7 @@ async fn h12_a_lost_instance_is_not_started_a_second_time() {
     });
     let server = world.server("one");
     let ordered =
-        tokio::time::timeout(Duration::from_secs(60), server.command(Order::Restart)).await;
+        tokio::time::timeout(Duration::from_secs(60), server.command(Command::Restart)).await;
     assert_eq!(ordered, Ok(true));
     assert_eq!(world.phase("one"), "unknown");
     let told = warned(&mut warnings);
@@ -519,7 +519,7 @@ async fn u05_a_change_of_a_server_that_does_not_run() {
     assert_eq!((world.phase("one"), one.starts()), ("running", starts + 1));
     assert_eq!(world.status("one").restarts, 0);
 
-    world.order("one", Order::Stop).await;
+    world.order("one", Command::Stop).await;
     world.host([hosted("one", |_| {})]);
     tokio::time::sleep(LONG_WAIT).await;
     assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
@@ -560,6 +560,6 @@ async fn g11_a_registration_ends_in_mid_call() {
         takes(began.elapsed(), 0.0, 0.1);
         // The second call was in line and was never sent.
         assert_eq!((one.running(), one.heard("tools/call").len()), (0, 1));
-        assert!(!server.command(Order::Start).await);
+        assert!(!server.command(Command::Start).await);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::Order;
+use engine::Command;
 use model::{RestartPolicy, ServerSpec};
 use serde_json::json;
 use store::{CallFilter, CallRow, CallStatus, NewWorkspace, Page};
@@ -100,13 +100,13 @@ async fn p09_what_is_refused_makes_no_row() {
     world.host([hosted("one", |_| {})]);
     up(&world, "one").await;
     let client = world.legacy().await;
-    world.order("one", Order::Stop).await;
+    world.order("one", Command::Stop).await;
     assert_eq!(
         client.tool("echo", json!({})).await.reason(),
         "server_unavailable"
     );
     client.tool("no_such_tool", json!({})).await.error();
-    world.order("one", Order::Start).await;
+    world.order("one", Command::Start).await;
     client.tool("echo", json!({})).await.result();
     assert_eq!(statuses(&world).await, [CallStatus::Ok]);
 }
@@ -150,13 +150,13 @@ async fn h08_the_row_says_how_a_server_was_left() {
         let what = format!("`{name}` is left as {expected}");
         eventually(&what, async || left(&world, name).await == expected).await;
     };
-    for (order, expected) in [(Order::Stop, "stopped"), (Order::Start, "ready")] {
+    for (order, expected) in [(Command::Stop, "stopped"), (Command::Start, "ready")] {
         world.order("one", order).await;
         is("one", expected).await;
     }
     once.exit(0);
     is("once", "exited").await;
-    world.order("once", Order::Start).await;
+    world.order("once", Command::Start).await;
     is("once", "ready").await;
     once.exit(1);
     is("once", "failed").await;
@@ -181,7 +181,7 @@ async fn h09_what_happens_to_a_server_is_an_event() {
     up(&world, "one").await;
     one.script(|script| script.dies_at_start = Some(7)).exit(3);
     eventually("it waits", async || world.phase("one") == "backoff").await;
-    world.order("one", Order::Stop).await;
+    world.order("one", Command::Stop).await;
     let events = async || {
         let page = Page::first(100);
         let mut events = world

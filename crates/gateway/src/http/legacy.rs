@@ -10,11 +10,11 @@ use mcp::{
     backlog::Account,
     outbox::{Bounds, Outbox, Weight},
     protocol::method,
-    server::{Face, Session, SessionId, modern},
+    server::{ClientInfo, Session, SessionId, modern},
 };
 
 use super::{
-    Front, REQUEST_BOUNDS,
+    HttpGateway, REQUEST_BOUNDS,
     reply::{json, json_body, refusal},
     scope::no_scope,
     streams::{First, event_stream, first, text},
@@ -29,7 +29,7 @@ use auth::{Principal, Role};
 /// Maximum bytes queued for one session's reader. The maximum number of messages is a setting.
 const SESSION_BYTES: usize = 32 << 20;
 
-impl Front {
+impl HttpGateway {
     /// Finds the session that the headers name; `None` if they name none.
     pub(super) async fn named_session(
         &self,
@@ -200,7 +200,7 @@ impl Front {
         scope: Scope,
         principal: Arc<Principal>,
     ) -> Result<(Option<Arc<Session>>, Answer), Refusal> {
-        let face = match Face::from_initialize(frame) {
+        let face = match ClientInfo::from_initialize(frame) {
             Ok(face) => face,
             Err(error) => return Ok((None, Answer::error(frame, &error))),
         };

@@ -11,7 +11,7 @@ use mcp::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    Front, REQUEST_BOUNDS,
+    HttpGateway, REQUEST_BOUNDS,
     reply::{empty, json, json_body},
     streams::{First, event_stream, first, prefers_stream, text},
 };
@@ -23,7 +23,7 @@ use crate::{
 };
 use auth::{Principal, Role};
 
-impl Front {
+impl HttpGateway {
     pub(crate) async fn modern(
         &self,
         headers: HeaderMap,

@@ -7,11 +7,11 @@ use mcp::{Frame, json};
 use model::{ProjectId, ServerName};
 use percent_encoding::percent_decode_str;
 
-use super::{Front, reply::refusal};
+use super::{HttpGateway, reply::refusal};
 use crate::guard::Refusal;
 use auth::Principal;
 
-impl Front {
+impl HttpGateway {
     /// Resolves the scope that a request addresses. A scope outside the principal's permissions looks like a
     /// nonexistent one.
     pub(crate) async fn admit(

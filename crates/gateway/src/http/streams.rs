@@ -16,7 +16,7 @@ use mcp::{
 use memchr::memmem::Finder;
 
 use super::{
-    Front,
+    HttpGateway,
     reply::{method_not_allowed, refusal},
 };
 use crate::{
@@ -33,7 +33,7 @@ static STREAM: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("text/event-s
 
 static JSON: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("application/json"));
 
-impl Front {
+impl HttpGateway {
     /// Opens a new event stream of a session, or resumes an interrupted one (`GET`).
     pub(super) async fn stream(
         &self,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::Front;
+use super::HttpGateway;
 use crate::{room::Held, wire::Wire};
 
 /// The body of a request.
@@ -19,13 +19,13 @@ pub struct Upload {
     body: Incoming,
     wire: Arc<Wire>,
     /// Gives the memory reservation and the limits, which most bodies do not need.
-    front: Arc<Front>,
+    front: Arc<HttpGateway>,
     /// The memory reservation, from the first piece on. `None` if that piece is the whole body, as usual.
     held: Option<Held>,
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, wire: Arc<Wire>, front: Arc<Front>) -> Self {
+    pub(super) fn new(body: Incoming, wire: Arc<Wire>, front: Arc<HttpGateway>) -> Self {
         Self {
             body,
             wire,

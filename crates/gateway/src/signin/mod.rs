@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use crate::Front;
+use crate::HttpGateway;
 
 /// Routes that need no key.
-pub fn router(front: &Arc<Front>) -> Router {
+pub fn router(front: &Arc<HttpGateway>) -> Router {
     metadata::router(front.guard().identities().clone()).merge(page::router(front.clone()))
 }

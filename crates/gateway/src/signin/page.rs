@@ -21,7 +21,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::Front;
+use crate::HttpGateway;
 use auth::{Answer, Principal, Refused};
 use backend::html::escaped;
 
@@ -32,9 +32,9 @@ const MAX_FORM_BYTES: usize = 16 << 10;
 /// The purpose of the page's form tokens.
 const FORM_PURPOSE: &str = "/sign-in";
 
-type SignIn = State<Arc<Front>>;
+type SignIn = State<Arc<HttpGateway>>;
 
-pub(super) fn router(front: Arc<Front>) -> Router {
+pub(super) fn router(front: Arc<HttpGateway>) -> Router {
     let part = |kind: &'static str, text: &'static str| {
         get(async move || page(StatusCode::OK, kind, text.to_owned()))
     };
@@ -89,7 +89,7 @@ impl Entered {
 struct No(StatusCode, String);
 
 impl No {
-    fn answer(self, front: &Front) -> Response {
+    fn answer(self, front: &HttpGateway) -> Response {
         let Self(status, why) = self;
         let form = front
             .guard()
@@ -222,7 +222,7 @@ async fn finish(State(front): SignIn, headers: HeaderMap, body: String) -> Respo
     finishing.await.unwrap_or_else(|no| no.answer(&front))
 }
 
-fn own_page(front: &Front, headers: &HeaderMap) -> Result<(), No> {
+fn own_page(front: &HttpGateway, headers: &HeaderMap) -> Result<(), No> {
     match front.guard().is_own_page(headers) {
         true => Ok(()),
         false => Err(No(
@@ -232,7 +232,7 @@ fn own_page(front: &Front, headers: &HeaderMap) -> Result<(), No> {
     }
 }
 
-async fn use_form(front: &Front, token: &str) -> Result<(), No> {
+async fn use_form(front: &HttpGateway, token: &str) -> Result<(), No> {
     let tickets = &front.guard().identities().tickets;
     let used = tickets.use_form_token(FORM_PURPOSE, "", token).await;
     match used.map_err(|error| No::of_database(&error))? {
@@ -245,7 +245,7 @@ async fn use_form(front: &Front, token: &str) -> Result<(), No> {
 }
 
 /// Opens a session: sets the cookie and returns the page secret.
-async fn open(front: &Front, who: &Principal, next: &str) -> Result<Response, No> {
+async fn open(front: &HttpGateway, who: &Principal, next: &str) -> Result<Response, No> {
     let opened = front.guard().identities().browsers.open(who).await;
     let opened = opened.map_err(|error| No::of_database(&error))?;
     let headers = [

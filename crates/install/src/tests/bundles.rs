@@ -66,7 +66,7 @@ fn c07_a_bundle_runs_by_its_manifest() {
         },
     }));
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
-    let told = plan.told();
+    let told = plan.to_api();
     assert_eq!(told.inputs["properties"]["key"]["format"], "password");
     assert_eq!(
         told.inputs["properties"]["folders"]["items"]["format"],
@@ -230,7 +230,7 @@ fn bundles_that_nobody_uses_go_but_for_the_last_ones() {
     assert_eq!(left, [true, true, false, true]);
 }
 
-/// An archive that consists of a directory only: `there` entries, declared as `told` by the end records, and `extra`
+/// An archive that consists of a directory only: `there` entries, declared as `to_api` by the end records, and `extra`
 /// bytes more than its declared size.
 pub(super) fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec<u8> {
     let mut header = [0; 48];

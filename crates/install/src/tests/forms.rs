@@ -28,7 +28,7 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
         ],
     })));
     entry["_meta"] = json!({"io.modelcontextprotocol.registry/publisher-provided": publisher});
-    let told = plan(&entry).unwrap().told();
+    let told = plan(&entry).unwrap().to_api();
     assert_eq!(
         told.inputs,
         json!({

@@ -10,5 +10,5 @@ mod replay;
 mod session;
 mod streams;
 
-pub use session::{Asked, Face, InFlight, Session, SessionId};
+pub use session::{Asked, ClientInfo, InFlight, Session, SessionId};
 pub use streams::{Answerer, Lost, Reader};

@@ -73,7 +73,7 @@ impl fmt::Debug for SessionId {
 
 /// The client's description of itself in `initialize`.
 #[derive(Debug, Clone)]
-pub struct Face {
+pub struct ClientInfo {
     pub version: Version,
     /// `Implementation`: JSON text.
     pub info: Bytes,
@@ -83,7 +83,7 @@ pub struct Face {
     pub is_gateway: bool,
 }
 
-impl Face {
+impl ClientInfo {
     /// Reads the params of `initialize` (2025-11-25 basic/lifecycle "Initialization").
     ///
     /// # Errors
@@ -119,7 +119,7 @@ pub struct Session {
     caller: CallerId,
     /// The principal that opened the session. No other may use it.
     principal: Arc<str>,
-    face: OnceLock<Face>,
+    face: OnceLock<ClientInfo>,
     /// 0: not set. Otherwise the index in [`bridge::LOG_LEVELS`] plus one.
     level: AtomicU8,
     /// Messages outside of any request's stream.
@@ -215,12 +215,12 @@ impl Session {
     }
 
     /// Sets the client's description. Returns `false` if it was already set.
-    pub fn introduce(&self, face: Face) -> bool {
+    pub fn introduce(&self, face: ClientInfo) -> bool {
         self.face.set(face).is_ok()
     }
 
     #[must_use]
-    pub fn face(&self) -> Option<&Face> {
+    pub fn face(&self) -> Option<&ClientInfo> {
         self.face.get()
     }
 

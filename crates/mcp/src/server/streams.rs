@@ -316,7 +316,7 @@ mod tests {
     use crate::{
         outbox::Bounds,
         server::{
-            Face,
+            ClientInfo,
             replay::{MAX_HELD_BYTES, MAX_HOLD_TIME, MAX_SESSION_HELD_BYTES, MAX_UNREAD},
         },
     };
@@ -328,7 +328,7 @@ mod tests {
 
     fn session(version: Version) -> Arc<Session> {
         let session = Session::new("somebody".into(), BOUNDS);
-        session.introduce(Face {
+        session.introduce(ClientInfo {
             version,
             info: Bytes::new(),
             capabilities: Bytes::new(),

@@ -5,7 +5,7 @@ use axum::{
     routing::{delete, get, post, put},
 };
 
-use engine::Order;
+use engine::Command;
 
 use super::{JSON, MAX_ENTRY_BYTES};
 use crate::{
@@ -162,7 +162,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/start",
         MANAGE,
         "Start a server",
-        || post(|rest, who, target| servers::order(rest, who, target, Order::Start)),
+        || post(|rest, who, target| servers::order(rest, who, target, Command::Start)),
     )
     .about("The response is sent when the server runs or has failed.")
     .answers::<api::Server>(),
@@ -171,7 +171,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/stop",
         MANAGE,
         "Stop a server",
-        || post(|rest, who, target| servers::order(rest, who, target, Order::Stop)),
+        || post(|rest, who, target| servers::order(rest, who, target, Command::Stop)),
     )
     .about("The server stays stopped until it is started again.")
     .answers::<api::Server>(),
@@ -180,7 +180,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/restart",
         MANAGE,
         "Restart a server",
-        || post(|rest, who, target| servers::order(rest, who, target, Order::Restart)),
+        || post(|rest, who, target| servers::order(rest, who, target, Command::Restart)),
     )
     .about("The old process exits before the new one starts.")
     .answers::<api::Server>(),

@@ -19,7 +19,7 @@ use config::{EditError, Sources, check_entry};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Entry, Home, Target, file, tag_of_registration, unfit};
+use super::{Entry, Source, Target, file, tag_of_registration, unfit};
 use crate::{
     AppState, Problem, Rest,
     access::{Who, permit},
@@ -29,7 +29,7 @@ use auth::Role;
 use backend::{
     entries::{difference, masked, restored},
     hosting,
-    itself::Itself,
+    loop_detection::LoopDetection,
     registry, startup,
 };
 
@@ -46,19 +46,19 @@ pub(crate) async fn show(
     target: Target,
 ) -> Result<Response, Problem> {
     let (tag, declared, at, entry) = match &target.home {
-        Home::Project(row) => {
+        Source::Project(row) => {
             let entry = rest.whole(row).await?;
             (super::tag_of_row(row), "project", None, entry)
         }
-        Home::Registered(row) => {
+        Source::Registered(row) => {
             permit(&who, Role::Admin, target.key.owner.as_ref())?;
             let tag = tag_of_registration(row);
             (tag, "registered", None, rest.hosting.given(row).await?)
         }
-        Home::File => {
+        Source::File => {
             permit(&who, Role::Admin, None)?;
             let name = target.key.name.clone();
-            let read = move |sources: &Sources, _: &Itself| registry::entry(sources, &name);
+            let read = move |sources: &Sources, _: &LoopDetection| registry::entry(sources, &name);
             let (at, entry) = rest.live.read(read).await?;
             (etag(&entry), "file", Some(file(at)), entry)
         }
@@ -92,14 +92,14 @@ pub(crate) async fn save(
     let name = &target.key.name;
     let bad = |wrong| unfit(&format!("server `{name}` is not usable"), wrong);
     let (before, tag) = match &target.home {
-        Home::File => {
+        Source::File => {
             permit(&who, Role::Admin, None)?;
             return rest
                 .change_in_file(&target, conditions, given, dry_run)
                 .await;
         }
-        Home::Project(row) => (rest.whole(row).await?, super::tag_of_row(row)),
-        Home::Registered(row) => {
+        Source::Project(row) => (rest.whole(row).await?, super::tag_of_row(row)),
+        Source::Registered(row) => {
             permit(&who, Role::Admin, target.key.owner.as_ref())?;
             (rest.hosting.given(row).await?, tag_of_registration(row))
         }
@@ -107,7 +107,7 @@ pub(crate) async fn save(
     let entry = restored(given, Some(&before)).map_err(bad)?;
     let diff = difference(&before, &entry);
     match (&target.home, &target.key.owner) {
-        (Home::Project(_), Some(project)) => {
+        (Source::Project(_), Some(project)) => {
             Entry::read(project, name, entry.clone(), None)
                 .map(drop)
                 .map_err(bad)?;
@@ -125,7 +125,7 @@ pub(crate) async fn save(
         // Replaces only the version that was read above.
         let conditions = Conditions::only(tag);
         match (&target.home, target.key.owner.clone()) {
-            (Home::Project(_), Some(project)) => {
+            (Source::Project(_), Some(project)) => {
                 rest.own(&who, project, name.clone(), &conditions, entry)
                     .await?;
             }
@@ -148,7 +148,7 @@ impl Rest {
         dry_run: bool,
     ) -> Result<Json<EntryChange>, Problem> {
         let name = target.key.name.clone();
-        let change = move |sources: &Sources, myself: &Itself| {
+        let change = move |sources: &Sources, myself: &LoopDetection| {
             registry::update(sources, myself, &name, dry_run, |before| {
                 if conditions.permit(Some(&etag(&before))).is_err() {
                     return Err(EditError::Changed(name.clone()));

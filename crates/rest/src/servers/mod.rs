@@ -26,7 +26,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use config::Sources;
-use engine::Order;
+use engine::Command;
 use futures_util::{StreamExt as _, stream};
 use model::ProjectId;
 use serde::Deserialize;
@@ -36,7 +36,7 @@ use store::{ServerRow, WorkspaceRow};
 pub(super) use self::{
     entry::{save as save_entry, show as show_entry},
     put::{Entry, file, register, save, unfit},
-    target::{Home, Target},
+    target::{Source, Target},
 };
 pub use self::{put::imported, told::configured};
 use super::{
@@ -48,7 +48,7 @@ use auth::{Principal, Role};
 use backend::{
     entries::Owner,
     hosting,
-    itself::Itself,
+    loop_detection::LoopDetection,
     projects::{REGISTERED_BY, entry as entry_of_row},
     registry,
 };
@@ -113,9 +113,9 @@ impl Target {
     /// Returns the tag of the declaration. `None` for the configuration file.
     fn tag(&self) -> Option<String> {
         match &self.home {
-            Home::File => None,
-            Home::Project(row) => Some(tag_of_row(row)),
-            Home::Registered(row) => Some(tag_of_registration(row)),
+            Source::File => None,
+            Source::Project(row) => Some(tag_of_row(row)),
+            Source::Registered(row) => Some(tag_of_registration(row)),
         }
     }
 }
@@ -187,7 +187,7 @@ impl Rest {
     /// Returns a server with the name of its product.
     async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
         let products = self.products([target].into_iter()).await?;
-        let mut server = self.told(who, target).await;
+        let mut server = self.to_api(who, target).await;
         server.product = target.product().and_then(|id| products.get(id).cloned());
         Ok(server)
     }
@@ -200,7 +200,7 @@ impl Rest {
         target: &Target,
         products: &HashMap<String, String>,
     ) -> Server {
-        let mut server = self.told(who, target).await;
+        let mut server = self.to_api(who, target).await;
         server.product = target.product().and_then(|id| products.get(id).cloned());
         server.files = Vec::new();
         server
@@ -239,15 +239,16 @@ pub(super) async fn remove(
     let conditions = Conditions::of(&headers);
     let nothing = StatusCode::NO_CONTENT.into_response();
     match target.home {
-        Home::File => {
+        Source::File => {
             conditions.may_replace(true)?;
-            let change =
-                move |sources: &Sources, _: &Itself| registry::remove(sources, &target.key.name);
+            let change = move |sources: &Sources, _: &LoopDetection| {
+                registry::remove(sources, &target.key.name)
+            };
             let (from, notices) = rest.edit(change).await?;
             let file = file(from);
             Ok(Json(Removed { file, notices }).into_response())
         }
-        Home::Project(row) => {
+        Source::Project(row) => {
             let _one_at_a_time = rest.turn().await?;
             let store = rest.projects.store();
             let (project, name) = (&row.project_id, &row.name);
@@ -257,7 +258,7 @@ pub(super) async fn remove(
             rest.projects.reload(project).await?;
             Ok(nothing)
         }
-        Home::Registered(row) => {
+        Source::Registered(row) => {
             permit(&who, Role::Admin, target.key.owner.as_ref())?;
             conditions.permit(Some(&tag_of_registration(&row)))?;
             rest.hosting.delete(&row.id, volumes).await?;
@@ -274,23 +275,23 @@ pub(super) async fn switch(
 ) -> Result<Json<Server>, Problem> {
     let mut changed = None;
     target.home = match target.home {
-        Home::File => {
+        Source::File => {
             let name = target.key.name.clone();
-            let change = move |sources: &Sources, myself: &Itself| {
+            let change = move |sources: &Sources, myself: &LoopDetection| {
                 registry::set_enabled(sources, myself, &name, enabled)
             };
             changed = Some(rest.edit(change).await?);
-            Home::File
+            Source::File
         }
-        Home::Project(row) => {
+        Source::Project(row) => {
             let store = rest.projects.store();
             let (project, name) = (&row.project_id, &row.name);
             let row = store.server_set_enabled(project, name, enabled).await?;
             rest.projects.reload(&row.project_id).await?;
-            Home::Project(row)
+            Source::Project(row)
         }
-        Home::Registered(row) => {
-            Home::Registered(rest.hosting.set_enabled(&row.id, enabled).await?)
+        Source::Registered(row) => {
+            Source::Registered(rest.hosting.set_enabled(&row.id, enabled).await?)
         }
     };
     let mut server = rest.with_product(&who, &target).await?;
@@ -304,7 +305,7 @@ pub(super) async fn order(
     State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,
-    order: Order,
+    order: Command,
 ) -> Result<Json<Server>, Problem> {
     let server = rest.enabled(&target).await?;
     let followed = rest.front.order(&who, &server, order).await;
@@ -344,7 +345,7 @@ pub(super) async fn import(
     } else {
         from
     };
-    let change = move |sources: &Sources, myself: &Itself| {
+    let change = move |sources: &Sources, myself: &LoopDetection| {
         registry::import(sources, myself, from.as_ref(), &text)
     };
     let (report, warnings) = rest.edit(change).await?;

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use store::{NewServer, TransportKind};
 
-use super::{Home, START_TIMEOUT, Target, answered};
+use super::{START_TIMEOUT, Source, Target, answered};
 use crate::{
     AppState, Problem, Rest,
     access::{Who, Within, permit},
@@ -29,7 +29,7 @@ use auth::Role;
 use backend::{
     entries::{Owner, Sealing, restored},
     hosting,
-    itself::Itself,
+    loop_detection::LoopDetection,
     projects::{BY_PROJECT, REGISTERED_BY},
     registry::{self, Edited},
 };
@@ -182,7 +182,7 @@ impl Rest {
     /// Changes the files and reloads them. Also returns other errors in the files.
     pub(crate) async fn edit<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Sources, &Itself) -> Result<T, registry::Error> + Send + 'static,
+        change: impl FnOnce(&Sources, &LoopDetection) -> Result<T, registry::Error> + Send + 'static,
     ) -> Result<(T, Vec<String>), Problem> {
         let (done, taken_in) = self.live.change(change).await?;
         let not_in_force = |errors: &ConfigError| {
@@ -231,7 +231,7 @@ pub(crate) async fn register(
     }
     let place = format!("/api/v1/mcp/servers/{}", row.id);
     let target = Target::from(row);
-    let told = rest.told(&who, &target).await;
+    let told = rest.to_api(&who, &target).await;
     let mut response = answered(StatusCode::CREATED, target.tag(), told);
     if let Ok(place) = place.parse() {
         response.headers_mut().insert(header::LOCATION, place);
@@ -266,7 +266,7 @@ pub(crate) async fn save(
         None => project,
     };
     match (target, owner) {
-        (Some(target), owner) if matches!(target.home, Home::Registered(_)) => {
+        (Some(target), owner) if matches!(target.home, Source::Registered(_)) => {
             permit(&who, Role::Admin, owner.as_ref())?;
             rest.replace(&who, &target, &conditions, body).await
         }
@@ -286,8 +286,8 @@ impl Rest {
     ) -> Result<Response, Problem> {
         let entry = registration(target, body);
         let before = match &target.home {
-            Home::Registered(row) => Some(self.hosting.given(row).await?),
-            Home::File | Home::Project(_) => None,
+            Source::Registered(row) => Some(self.hosting.given(row).await?),
+            Source::File | Source::Project(_) => None,
         };
         let entry = hosting::Entry::read(entry, before.as_ref()).map_err(hosting::Error::Unfit)?;
         conditions.permit(target.tag().as_deref())?;
@@ -295,7 +295,7 @@ impl Rest {
         let row = self.hosting.update(&id, entry).await?;
         self.settled(&id).await;
         let target = Target::from(row);
-        let told = self.told(who, &target).await;
+        let told = self.to_api(who, &target).await;
         Ok(answered(StatusCode::OK, target.tag(), told))
     }
 
@@ -371,7 +371,7 @@ impl Rest {
         };
         let replace = conditions.may_replace(self.server(&name).is_ok())?;
         let wanted = name.clone();
-        let change = move |sources: &Sources, myself: &Itself| {
+        let change = move |sources: &Sources, myself: &LoopDetection| {
             registry::put(sources, myself, &wanted, &entry, replace)
         };
         let (edited, more): (Edited, _) = self.edit(change).await?;
@@ -384,7 +384,7 @@ impl Rest {
         let server = Server {
             file: Some(file(edited.file)),
             notices: edited.warnings.into_iter().chain(more).collect(),
-            ..self.told(who, &target).await
+            ..self.to_api(who, &target).await
         };
         Ok(answered(status, None, server))
     }

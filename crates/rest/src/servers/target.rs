@@ -16,7 +16,7 @@ use backend::entries::hosted_by;
 
 /// The place where a server is declared.
 #[derive(Clone)]
-pub(crate) enum Home {
+pub(crate) enum Source {
     /// In the configuration file.
     File,
     /// In the database, by its project.
@@ -28,7 +28,7 @@ pub(crate) enum Home {
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) key: ServerKey,
-    pub(crate) home: Home,
+    pub(crate) home: Source,
 }
 
 impl<S: Sync> FromRequestParts<S> for Target {
@@ -43,7 +43,7 @@ impl From<ServerRow> for Target {
     fn from(row: ServerRow) -> Self {
         let (owner, name) = (Some(row.project_id.clone()), row.name.clone());
         let key = ServerKey { owner, name };
-        let home = Home::Project(row);
+        let home = Source::Project(row);
         Self { key, home }
     }
 }
@@ -52,7 +52,7 @@ impl From<WorkspaceRow> for Target {
     fn from(row: WorkspaceRow) -> Self {
         let (owner, name) = (hosted_by(&row), row.name.clone());
         let key = ServerKey { owner, name };
-        let home = Home::Registered(row);
+        let home = Source::Registered(row);
         Self { key, home }
     }
 }
@@ -60,15 +60,15 @@ impl From<WorkspaceRow> for Target {
 impl Target {
     pub(super) fn of_file(name: ServerName) -> Self {
         let key = ServerKey { owner: None, name };
-        let home = Home::File;
+        let home = Source::File;
         Self { key, home }
     }
 
     pub(crate) fn id(&self) -> String {
         match &self.home {
-            Home::File => self.key.name.to_string(),
-            Home::Project(row) => row.id.clone(),
-            Home::Registered(row) => row.id.clone(),
+            Source::File => self.key.name.to_string(),
+            Source::Project(row) => row.id.clone(),
+            Source::Registered(row) => row.id.clone(),
         }
     }
 
@@ -81,24 +81,24 @@ impl Target {
     /// The id of the product that brought it.
     pub(crate) fn product(&self) -> Option<&String> {
         match &self.home {
-            Home::Project(row) => row.product_id.as_ref(),
-            Home::File | Home::Registered(_) => None,
+            Source::Project(row) => row.product_id.as_ref(),
+            Source::File | Source::Registered(_) => None,
         }
     }
 
     /// Returns the database key of the server's events.
     pub(super) fn events(&self) -> String {
         match &self.home {
-            Home::Registered(row) => row.id.clone(),
-            Home::File | Home::Project(_) => self.key.to_string(),
+            Source::Registered(row) => row.id.clone(),
+            Source::File | Source::Project(_) => self.key.to_string(),
         }
     }
 
     /// Returns the running server. `None` if its project is disabled or its declaration is invalid.
     pub(crate) fn live(&self, fleet: &Fleet) -> Option<Arc<Server>> {
         let found = match &self.home {
-            Home::Registered(row) => fleet.by_id(&row.id),
-            Home::File | Home::Project(_) => fleet
+            Source::Registered(row) => fleet.by_id(&row.id),
+            Source::File | Source::Project(_) => fleet
                 .get(&self.key)
                 .filter(|server| server.spec.declared != Declared::Registered),
         };

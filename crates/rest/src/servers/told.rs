@@ -16,7 +16,7 @@ use model::{Launch, Network, Origin, Program, Reach, Remote, Sandbox, ServerSpec
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Home, Target};
+use super::{Source, Target};
 use crate::Rest;
 use auth::{Principal, Role};
 use backend::{
@@ -32,12 +32,12 @@ const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Rest {
     /// Returns the API representation of a server.
-    pub(crate) async fn told(&self, who: &Principal, target: &Target) -> api::Server {
+    pub(crate) async fn to_api(&self, who: &Principal, target: &Target) -> api::Server {
         let fleet = self.gateway.fleet();
         let live = target.live(&fleet);
         let mut told = match (&live, &target.home) {
             (Some(server), _) => running(server, &fleet),
-            (None, Home::Project(row)) => {
+            (None, Source::Project(row)) => {
                 match check_project(&row.project_id, &row.name, &entry(row), &Default::default()) {
                     Ok(mut spec) => {
                         spec.enabled = row.enabled;
@@ -46,14 +46,14 @@ impl Rest {
                     Err(unfit) => unusable(row.transport.as_str(), Some(unfit.problems.join("; "))),
                 }
             }
-            (None, Home::File | Home::Registered(_)) => unusable("", None),
+            (None, Source::File | Source::Registered(_)) => unusable("", None),
         };
         told.id = target.id();
         told.name = target.key.name.to_string();
         told.project = target.key.owner.as_ref().map(ToString::to_string);
         match &target.home {
-            Home::File => "file".clone_into(&mut told.declared),
-            Home::Project(row) => {
+            Source::File => "file".clone_into(&mut told.declared),
+            Source::Project(row) => {
                 "project".clone_into(&mut told.declared);
                 told.enabled = row.enabled;
                 told.registered_by = row.config[REGISTERED_BY].as_str().map(str::to_owned);
@@ -63,7 +63,7 @@ impl Rest {
                 told.created_at = Some(row.created_at);
                 told.updated_at = Some(row.updated_at);
             }
-            Home::Registered(row) => {
+            Source::Registered(row) => {
                 "registered".clone_into(&mut told.declared);
                 told.container_type = Some("mcp_server".to_owned());
                 let description = row.config["description"].as_str();

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Asked, BAD_GATEWAY, CONNECT_TIMEOUT, RESPONSE_TIMEOUT, Refusal, read_head};
+use super::{BAD_GATEWAY, CONNECT_TIMEOUT, ProxyRequest, RESPONSE_TIMEOUT, Refusal, read_head};
 
 /// An HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
@@ -75,7 +75,10 @@ impl Parent {
 
     /// Opens a connection on which `asked.head`, or the client's bytes in case of a tunnel, can be sent. Also returns
     /// data that the destination has already sent.
-    pub(super) async fn open(&self, asked: &mut Asked) -> Result<(TcpStream, Vec<u8>), Refusal> {
+    pub(super) async fn open(
+        &self,
+        asked: &mut ProxyRequest,
+    ) -> Result<(TcpStream, Vec<u8>), Refusal> {
         let failed = |why: String| Refusal {
             status: BAD_GATEWAY,
             text: format!("the proxy `{}:{}`: {why}", self.host, self.port),

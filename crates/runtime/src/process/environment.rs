@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use model::{Place, Program, Reach};
 
 use super::Error;
-use crate::lineage::MARKER;
+use crate::process_tree::MARKER;
 use crate::unit::Unit;
 
 /// Variables copied from the host if set: those that the official MCP SDKs pass on (`HOME` … `USER`), and those for

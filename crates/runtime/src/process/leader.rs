@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::cage::Cage;
 use crate::handle::Exit;
-use crate::lineage::Lineage;
+use crate::process_tree::ProcessTree;
 use crate::sentinel::Link;
 
 /// Timeouts for killed processes to die.
@@ -100,8 +100,8 @@ impl Leader {
     }
 
     /// The session and group of the leader.
-    pub(super) fn session(&self) -> Lineage {
-        Lineage::session(self.pid)
+    pub(super) fn session(&self) -> ProcessTree {
+        ProcessTree::session(self.pid)
     }
 
     /// Kills all remaining processes, then reaps the leader. Blocks at most 2 seconds once the leader is dead.
@@ -112,11 +112,11 @@ impl Leader {
     fn finish(&mut self, limit: Duration) -> Option<Exit> {
         self.kill();
         let deadline = Instant::now() + limit;
-        let lineage = Lineage::instance(self.pid, &self.marker);
+        let process_tree = ProcessTree::instance(self.pid, &self.marker);
         let mut escaped = HashSet::new();
         let mut pause = POLL_INTERVAL;
         loop {
-            let found = lineage.kill();
+            let found = process_tree.kill();
             let left = found.members.len();
             let nothing = found.nothing() && self.cage.as_ref().is_none_or(|cage| cage.empty());
             escaped.extend(found.members);
@@ -133,7 +133,7 @@ impl Leader {
         if !self.dead() {
             return None;
         }
-        lineage.reap_adopted(&escaped);
+        process_tree.reap_adopted(&escaped);
         self.link.forget(self.pid);
         self.reaped = true;
         let status = self.child.wait().ok()?;

@@ -18,9 +18,9 @@ use super::volume::Opened;
 use crate::handle::Exit;
 use crate::handle::Meter;
 use crate::handle::Usage;
-use crate::lineage::{Lineage, Stat};
 use crate::ports::Closing;
 use crate::process::{Cage, Stdin};
+use crate::process_tree::{ProcessTree, Stat};
 
 /// 128 + `SIGKILL`: bubblewrap's exit code if the server was killed.
 const KILLED_EXIT_CODE: i32 = 137;
@@ -97,7 +97,7 @@ impl Cage for Cell {
         };
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
         // Also the rest of its process group, except the leader. The first process inside does not receive the signal.
-        for pid in Lineage::session(leader).find().members {
+        for pid in ProcessTree::session(leader).find().members {
             let group = |pid| Stat::read(pid).map(|stat| stat.group);
             if pid != leader
                 && pid != *server

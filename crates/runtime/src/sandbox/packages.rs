@@ -31,11 +31,11 @@
 //! - The first version found is started until [`Packages::switch`] selects another one. A version in use is not
 //!   removed.
 
+mod cache;
 mod install;
 mod lock;
 mod program;
 mod request;
-mod shelf;
 mod sources;
 mod tools;
 
@@ -49,16 +49,16 @@ use std::time::Duration;
 use model::{Launch, Place, Program};
 use tokio_util::task::TaskTracker;
 
+use self::cache::{Cache, Lease};
 use self::install::INSTALL_TIMEOUT;
 use self::request::{Registry, Request};
-use self::shelf::{Lease, Shelf};
 use self::sources::Place as Source;
 use crate::handle::Handle;
+use crate::keyed_lock::KeyedLock;
 use crate::process::{SentinelCommand, Spawner};
 use crate::sandbox::Bounds;
 use crate::sandbox::confine::Confine;
 use crate::search::{PATH, find, own_path};
-use crate::turns::Turns;
 use crate::unit::{Enforced, Error, Unit};
 
 /// How often, and at which interval, to check whether a stopped instance still uses a version.
@@ -86,7 +86,7 @@ pub struct Packages {
     hosts: Vec<Source>,
     /// True if this process may change the packages. Only one process at a time may.
     owns: bool,
-    turns: Turns,
+    keyed_lock: KeyedLock,
     serial: AtomicU64,
     /// Tasks that each hold a lease until their instance has ended.
     holding: TaskTracker,
@@ -116,7 +116,7 @@ impl Packages {
     /// Packages in the folder `dir`. `owns`: no other process changes the folder.
     #[must_use]
     pub fn new(dir: PathBuf, spawner: Spawner, owns: bool, options: PackageOptions) -> Self {
-        let turns = Turns::new(
+        let keyed_lock = KeyedLock::new(
             "an earlier installation of the same package",
             INSTALL_TIMEOUT,
         );
@@ -134,7 +134,7 @@ impl Packages {
             hosts: hosts.filter_map(|host| Source::parse(&host)).collect(),
             spawner,
             owns,
-            turns,
+            keyed_lock,
             serial: AtomicU64::new(0),
             holding: TaskTracker::new(),
         }
@@ -152,24 +152,24 @@ impl Packages {
             return Ok(None);
         };
         let request = Arc::new(request);
-        let shelf = Shelf::new(&self.dir, &request);
+        let cache = Cache::new(&self.dir, &request);
         let known = {
-            let (shelf, launch) = (shelf.clone(), Arc::clone(&unit.launch));
+            let (cache, launch) = (cache.clone(), Arc::clone(&unit.launch));
             blocking(move || match &launch.version {
-                Some(version) => shelf.version(version).map(Some).ok_or_else(|| {
+                Some(version) => cache.version(version).map(Some).ok_or_else(|| {
                     refused(format!("version {version} of its package is not installed"))
                 }),
-                None => Ok(shelf.current()),
+                None => Ok(cache.current()),
             })
             .await?
         };
         let folder = match known {
             Some(folder) => folder,
-            None => self.installed(&unit.label, &request, &shelf).await?,
+            None => self.installed(&unit.label, &request, &cache).await?,
         };
         let launch = Arc::clone(&unit.launch);
         blocking(move || {
-            let lease = shelf.lease(&folder).map_err(install::disk)?;
+            let lease = cache.lease(&folder).map_err(install::disk)?;
             let gone = || Error::Failed("its package has just been removed".to_owned());
             pinned(&launch, &request, folder, lease.ok_or_else(gone)?)
         })
@@ -208,8 +208,8 @@ impl Packages {
         let Some(request) = request(launch)?.filter(|_| is_pinned) else {
             return Ok(None);
         };
-        let shelf = Shelf::new(&self.dir, &request);
-        let current = blocking(move || Ok(shelf.current())).await?;
+        let cache = Cache::new(&self.dir, &request);
+        let current = blocking(move || Ok(cache.current())).await?;
         Ok(Some(Package {
             key: self.turn(&request),
             name: request.package,
@@ -229,8 +229,8 @@ impl Packages {
     /// As [`Packages::pin`].
     pub async fn newest(&self, label: &str, launch: &Launch) -> Result<String, Error> {
         let request = Arc::new(self.asked(launch)?);
-        let shelf = Shelf::new(&self.dir, &request);
-        self.updated(label, &request, &shelf).await
+        let cache = Cache::new(&self.dir, &request);
+        self.updated(label, &request, &cache).await
     }
 
     /// Pins an installed version. Servers use it from their next start.
@@ -239,11 +239,11 @@ impl Packages {
     /// The version is not installed, or the disk reported an error.
     pub async fn switch(&self, launch: &Launch, version: &str) -> Result<(), Error> {
         let request = self.asked(launch)?;
-        let _turn = self.turns.turn(&self.turn(&request)).await?;
-        let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
+        let _turn = self.keyed_lock.turn(&self.turn(&request)).await?;
+        let (cache, stage) = (Cache::new(&self.dir, &request), self.stage());
         let version = version.to_owned();
-        blocking(move || match shelf.version(&version) {
-            Some(_) => shelf.switch_to(&version, &stage).map_err(install::disk),
+        blocking(move || match cache.version(&version) {
+            Some(_) => cache.switch_to(&version, &stage).map_err(install::disk),
             None => Err(refused(format!(
                 "version {version} of its package is not installed"
             ))),
@@ -257,10 +257,10 @@ impl Packages {
     /// As [`Packages::package`].
     pub async fn prune(&self, launch: &Launch, kept: &str) -> Result<usize, Error> {
         let request = self.asked(launch)?;
-        let _turn = self.turns.turn(&self.turn(&request)).await?;
-        let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
+        let _turn = self.keyed_lock.turn(&self.turn(&request)).await?;
+        let (cache, stage) = (Cache::new(&self.dir, &request), self.stage());
         let kept = kept.to_owned();
-        blocking(move || Ok(shelf.prune(&kept, &stage))).await
+        blocking(move || Ok(cache.prune(&kept, &stage))).await
     }
 
     /// Removes all versions of a server's package, including the pinned one. Waits up to 2 seconds until none is in
@@ -270,10 +270,10 @@ impl Packages {
     /// As [`Packages::package`].
     pub async fn forget(&self, launch: &Launch) -> Result<(), Error> {
         let request = self.asked(launch)?;
-        let _turn = self.turns.turn(&self.turn(&request)).await?;
+        let _turn = self.keyed_lock.turn(&self.turn(&request)).await?;
         for _ in 0..MAX_FORGET_ATTEMPTS {
-            let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
-            if blocking(move || Ok(shelf.forget(&stage))).await? {
+            let (cache, stage) = (Cache::new(&self.dir, &request), self.stage());
+            if blocking(move || Ok(cache.forget(&stage))).await? {
                 return Ok(());
             }
             tokio::time::sleep(FORGET_INTERVAL).await;
@@ -301,12 +301,12 @@ impl Packages {
 
     /// Removes incomplete versions of earlier runs.
     pub(crate) fn sweep(&self) {
-        shelf::sweep(&self.dir, &self.stages());
+        cache::sweep(&self.dir, &self.stages());
     }
 
     /// Prefix of the names of this run's stages.
     fn stages(&self) -> String {
-        format!("{}{}-", shelf::STAGE_PREFIX, self.spawner.run_id())
+        format!("{}{}-", cache::STAGE_PREFIX, self.spawner.run_id())
     }
 
     fn stage(&self) -> String {
@@ -343,7 +343,7 @@ fn pinned(
             vec![folder.join("node_modules/.bin")],
         ),
         Registry::Pypi => (
-            folder.join(shelf::PYTHON_LINK),
+            folder.join(cache::PYTHON_LINK),
             vec![folder.join("venv/bin")],
         ),
     };

@@ -45,8 +45,8 @@ use rustix::thread::{
 
 use super::mounts::{SEAL, seal_main};
 use crate::egress;
-use crate::lineage::MARKER;
 use crate::process::{inherited, seal_inherited};
+use crate::process_tree::MARKER;
 
 pub(super) const READY: u8 = b'R';
 pub(super) const GO: u8 = b'G';

@@ -22,8 +22,8 @@ use backend::{
         self, Clients, Wish,
         keys::{Keyring, Made, Stored},
     },
-    itself::Itself,
     lock,
+    loop_detection::LoopDetection,
     startup::{self, CliOverrides},
 };
 
@@ -72,7 +72,7 @@ struct Which {
 struct Bench {
     clients: Clients,
     sources: Sources,
-    myself: Itself,
+    myself: LoopDetection,
     keys: Keys,
 }
 
@@ -128,7 +128,7 @@ async fn list(context: &Context, overrides: &CliOverrides) -> anyhow::Result<()>
     let mut clients = Vec::new();
     for seen in bench.clients.installed() {
         let diff = bench.clients.diff_of(&seen, bench.with());
-        clients.push(seen.told(diff));
+        clients.push(seen.to_api(diff));
     }
     if context.output == Output::Json {
         return print::json(&api::Clients { clients });
@@ -225,7 +225,7 @@ impl Bench {
         }
     }
 
-    fn with(&self) -> (&Sources, &Itself) {
+    fn with(&self) -> (&Sources, &LoopDetection) {
         (&self.sources, &self.myself)
     }
 
@@ -247,7 +247,7 @@ impl Bench {
             return Err(Usage(why.to_owned()).into());
         }
         let plan = self.clients.plan(client, &wish, self.with())?;
-        let told = plan.told(self.clients.diff(&plan)?);
+        let told = plan.to_api(self.clients.diff(&plan)?);
         show(context, &told.diff)?;
         for one in &told.staying {
             eprintln!(
@@ -304,9 +304,9 @@ impl Bench {
         let diff = self.clients.undo_diff(&undo);
         show(context, &diff)?;
         if how.dry_run {
-            return Ok(Some(undo.told(Vec::new())));
+            return Ok(Some(undo.to_api(Vec::new())));
         }
-        let told = undo.told(Vec::new());
+        let told = undo.to_api(Vec::new());
         if !diff.is_empty() {
             agreed(&format!("Write this to {}?", told.file), how.yes)?;
         }
@@ -330,7 +330,7 @@ impl Bench {
         if !removed.is_empty() {
             eprintln!("removed from Toolwharf: {}", removed.join(", "));
         }
-        Ok(Some(undo.told(removed)))
+        Ok(Some(undo.to_api(removed)))
     }
 }
 

@@ -28,8 +28,8 @@ use super::{
 use crate::cli::http::of_server;
 use crate::cli::reach::all_servers;
 use backend::{
-    itself::Itself,
     lock::{self, Holder},
+    loop_detection::LoopDetection,
     startup,
 };
 
@@ -212,8 +212,8 @@ fn configuration(
     match Config::load(sources, env) {
         Ok(mut config) => {
             let own = match running {
-                Some(address) => Itself::at(&[address]),
-                None => Itself::configured(&config.settings),
+                Some(address) => LoopDetection::at(&[address]),
+                None => LoopDetection::configured(&config.settings),
             };
             own.leave_out(&mut config);
             for warning in &config.warnings {

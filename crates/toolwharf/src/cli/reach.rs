@@ -18,7 +18,7 @@ use super::{
     http::{Api, path},
     pages, print,
 };
-use backend::{itself::Itself, lock, startup};
+use backend::{lock, loop_detection::LoopDetection, startup};
 
 /// Time limit for a gateway on this machine to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,9 +44,9 @@ pub(super) enum Place {
 }
 
 /// Returns how a gateway with these files would identify itself.
-pub(super) fn own(sources: &Sources) -> Itself {
+pub(super) fn own(sources: &Sources) -> LoopDetection {
     let settings = startup::settings(sources).unwrap_or_default();
-    Itself::configured(&settings)
+    LoopDetection::configured(&settings)
 }
 
 impl Context {

@@ -208,7 +208,7 @@ impl One<'_> {
                 }
             }
         }
-        Self::told(theirs, &mut spec);
+        Self::to_api(theirs, &mut spec);
         if theirs.get("permissionProfile").is_none() {
             self.warn("spec.permissionProfile", "without one, ToolHive gives a server network access; Toolwharf does not: set `network: open` to allow it");
         }
@@ -250,7 +250,7 @@ impl One<'_> {
     }
 
     /// Adds the variables with which ToolHive tells a server its transport and port.
-    fn told(theirs: &Value, spec: &mut Map<String, Value>) {
+    fn to_api(theirs: &Value, spec: &mut Map<String, Value>) {
         let transport = text(&theirs["transport"]);
         if transport.is_empty() {
             return;

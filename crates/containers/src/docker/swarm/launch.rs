@@ -58,7 +58,7 @@ impl Inner {
         let (image, command) = spec::check(unit)?;
         let install = spec::install(&self.options, unit.fence);
         let name = spec::name(install, &unit.sandbox.id)?;
-        let _turn = self.turns.turn(&unit.sandbox.id).await?;
+        let _turn = self.keyed_lock.turn(&unit.sandbox.id).await?;
         let nodes = self.nodes().await?;
         self.make_room(&nodes, unit, &name).await?;
         let launched = tokio::select! {

@@ -85,7 +85,7 @@ impl Inner {
         installation: Option<&str>,
     ) -> Result<(), Error> {
         check_id(id)?;
-        let _turn = self.turns.turn(id).await?;
+        let _turn = self.keyed_lock.turn(id).await?;
         let nodes = self.nodes().await?;
         for install in [Some(&*self.options.install), installation]
             .into_iter()

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use mcp::{
     Era, Frame,
     outbox::{Bounds, Outbox},
-    server::{Face, Session},
+    server::{ClientInfo, Session},
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -182,7 +182,7 @@ impl Client {
             });
             let hello =
                 json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-            let face = Face::from_initialize(&frame(&hello)).expect("a face");
+            let face = ClientInfo::from_initialize(&frame(&hello)).expect("a face");
             let result = gateway.initialize(&this.scope, &face).await;
             result.expect("there is such a scope");
             session.introduce(face);

@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Gateway, Left, Order, Project, Runtimes, Scope, Status, server::Server};
+use engine::{Command, Gateway, Left, Project, Runtimes, Scope, Status, server::Server};
 use lifecycle::Last;
 use mcp::{Era, client::Identity};
 use model::{
@@ -206,7 +206,7 @@ impl World {
         until(&what, || self.phase(name) == phase).await
     }
 
-    pub(crate) async fn order(&self, name: &str, order: Order) {
+    pub(crate) async fn order(&self, name: &str, order: Command) {
         assert!(self.server(name).command(order).await, "it is hosted");
     }
 

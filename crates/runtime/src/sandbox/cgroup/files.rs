@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Display, fs, io, path::Path};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::lineage::parse_pid;
+use crate::process_tree::parse_pid;
 
 /// Scheduling period in microseconds; the kernel's default.
 pub(super) const CPU_PERIOD_MICROS: u64 = 100_000;

@@ -24,7 +24,7 @@ use super::{
     v1, v2,
 };
 use crate::handle::Usage;
-use crate::{lineage::Stat, unit::Enforced};
+use crate::{process_tree::Stat, unit::Enforced};
 
 /// Deadline for a group to become removable after its last process is dead.
 const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -13,7 +13,7 @@ use super::{
     Mount, Place, TOP_GROUP, Version,
     files::{members, set, words},
 };
-use crate::lineage::{Stat, parse_pid};
+use crate::process_tree::{Stat, parse_pid};
 use crate::sandbox::cgroup::files::CPU_PERIOD_MICROS;
 use crate::sandbox::cgroup::files::Memory;
 use crate::sandbox::cgroup::files::check;

@@ -14,9 +14,9 @@ use rustix::fs::OFlags;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::cache::{Cache, PYTHON_LINK, Stage, make_readable};
 use super::lock::{check_npm, check_pypi};
 use super::request::{Registry, Request, without_secrets};
-use super::shelf::{PYTHON_LINK, Shelf, Stage, make_readable};
 use super::sources::{Sources, addresses, own_environment};
 use super::tools::{Tools, known_flags};
 use super::{Packages, blocking, refused, tool};
@@ -86,15 +86,15 @@ impl Packages {
         &self,
         label: &str,
         request: &Arc<Request>,
-        shelf: &Shelf,
+        cache: &Cache,
     ) -> Result<PathBuf, Error> {
         self.may_change()?;
-        let _turn = self.turns.turn(&self.turn(request)).await?;
+        let _turn = self.keyed_lock.turn(&self.turn(request)).await?;
         let stage = {
-            let (shelf, name) = (shelf.clone(), self.stage());
-            let stage = move || match shelf.current() {
+            let (cache, name) = (cache.clone(), self.stage());
+            let stage = move || match cache.current() {
                 Some(folder) => Ok(Err(folder)),
-                None => shelf.stage(&name).map(Ok).map_err(disk),
+                None => cache.stage(&name).map(Ok).map_err(disk),
             };
             match blocking(stage).await? {
                 Ok(stage) => stage,
@@ -104,18 +104,18 @@ impl Packages {
         let made = async {
             let making = Making::begin(self, label, request, &stage).await?;
             // An installation that lost its interpreter is made again with the same versions.
-            making.prepare(shelf.last()).await?;
+            making.prepare(cache.last()).await?;
             making.resolve().await?;
             making.install().await
         };
         let made = made.await;
-        let (shelf, request) = (shelf.clone(), Arc::clone(request));
+        let (cache, request) = (cache.clone(), Arc::clone(request));
         let label = label.to_owned();
         blocking(move || {
             let folder = made.and_then(|()| {
                 take(&stage.package()).map_err(disk)?;
                 let version = version(&request, &stage.package())?;
-                let folder = shelf.publish(&stage, &version).map_err(disk)?;
+                let folder = cache.publish(&stage, &version).map_err(disk)?;
                 let package = &request.package;
                 tracing::info!(server = label, package, version, "installed a package");
                 Ok(folder)
@@ -131,20 +131,20 @@ impl Packages {
         &self,
         label: &str,
         request: &Arc<Request>,
-        shelf: &Shelf,
+        cache: &Cache,
     ) -> Result<String, Error> {
-        let _turn = self.turns.turn(&self.turn(request)).await?;
+        let _turn = self.keyed_lock.turn(&self.turn(request)).await?;
         let stage = {
-            let (shelf, name) = (shelf.clone(), self.stage());
-            blocking(move || shelf.stage(&name).map_err(disk)).await?
+            let (cache, name) = (cache.clone(), self.stage());
+            blocking(move || cache.stage(&name).map_err(disk)).await?
         };
         let made = async {
             let making = Making::begin(self, label, request, &stage).await?;
             making.prepare(None).await?;
             let version = making.resolve().await?;
             let found = {
-                let (shelf, version) = (shelf.clone(), version.clone());
-                blocking(move || Ok(shelf.version(&version))).await?
+                let (cache, version) = (cache.clone(), version.clone());
+                blocking(move || Ok(cache.version(&version))).await?
             };
             if found.is_none() {
                 making.install().await?;
@@ -152,7 +152,7 @@ impl Packages {
             Ok((version, found.is_some()))
         };
         let made = made.await;
-        let (shelf, request) = (shelf.clone(), Arc::clone(request));
+        let (cache, request) = (cache.clone(), Arc::clone(request));
         blocking(move || {
             let newest = made.and_then(|(found, is_here)| {
                 if is_here {
@@ -160,7 +160,7 @@ impl Packages {
                 }
                 take(&stage.package()).map_err(disk)?;
                 let version = version(&request, &stage.package())?;
-                shelf.shelve(&stage, &version).map_err(disk)?;
+                cache.shelve(&stage, &version).map_err(disk)?;
                 Ok(version)
             });
             stage.remove();

@@ -50,22 +50,22 @@ pub struct Warning {
 
 /// Cheap to clone. The task ends with the last clone.
 #[derive(Clone)]
-pub(crate) struct Chronicle {
+pub(crate) struct EventLog {
     writes: mpsc::Sender<Write>,
     warnings: broadcast::Sender<Warning>,
     lost: Arc<AtomicU64>,
 }
 
-impl Chronicle {
+impl EventLog {
     /// Returns the chronicle and its task, which the caller has to run.
     pub(crate) fn new(store: Store) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (writes, queue) = mpsc::channel(MAX_QUEUED_WRITES);
-        let chronicle = Self {
+        let event_log = Self {
             writes,
             warnings: broadcast::Sender::new(MAX_QUEUED_WARNINGS),
             lost: Arc::default(),
         };
-        (chronicle, write_all(store, queue))
+        (event_log, write_all(store, queue))
     }
 
     pub(crate) fn write(&self, write: Write) {

@@ -32,12 +32,12 @@ pub(crate) const HELP: &str = "remove the entry";
 
 /// The identity of this Toolwharf.
 #[derive(Clone, Debug, Default)]
-pub struct Itself {
+pub struct LoopDetection {
     program: Option<PathBuf>,
     listeners: Vec<SocketAddr>,
 }
 
-impl Itself {
+impl LoopDetection {
     /// A gateway that listens at these addresses.
     pub fn at(listeners: &[SocketAddr]) -> Self {
         Self {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn commands() {
-        let own = Itself::at(&[]);
+        let own = LoopDetection::at(&[]);
         let exe = env::current_exe().unwrap();
         let exe = exe.to_str().unwrap();
         let home = [("HOME", "/elsewhere")];
@@ -268,7 +268,7 @@ mod tests {
                 public_only: false,
                 login: model::Login::default(),
             };
-            Itself::configured(&settings)
+            LoopDetection::configured(&settings)
                 .recognise(&Origin::Remote(remote))
                 .is_some()
         };

@@ -76,7 +76,7 @@ impl Inner {
     /// Starts a holder for a server, and listens in its network. After an error, everything was removed or is left to
     /// the sweep.
     pub(super) async fn hold(&self, client: &Client, unit: Confined<'_>) -> Result<Held, Error> {
-        let name = spec::holder_name(&unit.sandbox.id, &self.options.install);
+        let name = spec::pause_name(&unit.sandbox.id, &self.options.install);
         self.make_room(client, &name).await?;
         let image = format!("{}:{}", IMAGE.0, IMAGE.1);
         if inspect_image(client, &image).await?.is_none() {
@@ -87,7 +87,7 @@ impl Inner {
         let deadline = Instant::now() + CHANGE_TIMEOUT;
         let id = loop {
             let options = CreateContainerOptionsBuilder::default().name(&name).build();
-            let body = spec::holder(&self.options, &image, unit);
+            let body = spec::pause(&self.options, &image, unit);
             let create = client.docker.create_container(Some(options), body);
             match call("create a container", CHANGE_TIMEOUT, create).await {
                 Ok(created) => break created.id,

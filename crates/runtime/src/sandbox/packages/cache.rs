@@ -23,7 +23,7 @@ const CURRENT_LINK: &str = "current";
 
 /// All versions installed for one request.
 #[derive(Clone)]
-pub(super) struct Shelf {
+pub(super) struct Cache {
     folder: PathBuf,
     /// The part that a version needs to be usable, and may have lost.
     part: &'static str,
@@ -58,13 +58,13 @@ impl Stage {
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.0);
         // Succeeds only if the shelf is empty otherwise.
-        if let Some(shelf) = self.0.parent() {
-            let _ = fs::remove_dir(shelf);
+        if let Some(cache) = self.0.parent() {
+            let _ = fs::remove_dir(cache);
         }
     }
 }
 
-impl Shelf {
+impl Cache {
     pub(super) fn new(packages: &Path, request: &Request) -> Self {
         Self {
             folder: packages.join(request.registry.name()).join(request.key()),
@@ -143,7 +143,7 @@ impl Shelf {
         fs::rename(link, self.folder.join(CURRENT_LINK))
     }
 
-    /// [`Shelf::switch`], with the name of a stage as temporary name.
+    /// [`Cache::switch`], with the name of a stage as temporary name.
     pub(super) fn switch_to(&self, version: &str, stage: &str) -> io::Result<()> {
         remove_stages(&self.folder, |_| true);
         self.switch(version, &self.folder.join(stage))
@@ -204,14 +204,14 @@ fn is_version(name: &str) -> bool {
 pub(super) fn sweep(packages: &Path, own: &str) {
     for registry in [Registry::Npm, Registry::Pypi] {
         let shelves = fs::read_dir(packages.join(registry.name()));
-        for shelf in shelves.into_iter().flatten().flatten() {
-            remove_stages(&shelf.path(), |name| !name.starts_with(own));
+        for cache in shelves.into_iter().flatten().flatten() {
+            remove_stages(&cache.path(), |name| !name.starts_with(own));
         }
     }
 }
 
-fn remove_stages(shelf: &Path, which: impl Fn(&str) -> bool) {
-    for entry in fs::read_dir(shelf).into_iter().flatten().flatten() {
+fn remove_stages(cache: &Path, which: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let stage = name.to_str().filter(|name| name.starts_with(STAGE_PREFIX));
         if stage.is_some_and(&which) {
@@ -250,22 +250,22 @@ mod tests {
         let packages = packages.path();
         let args = ["one".to_owned()];
         let request = Request::parse("npx", &args).unwrap().unwrap();
-        let shelf = Shelf::new(packages, &request);
-        assert_eq!(shelf.current(), None);
-        shelf.stage(".new-a-0").unwrap().remove();
+        let cache = Cache::new(packages, &request);
+        assert_eq!(cache.current(), None);
+        cache.stage(".new-a-0").unwrap().remove();
         assert_eq!(fs::read_dir(packages.join("npm")).unwrap().count(), 0);
-        let given_up = shelf.stage(".new-a-0").unwrap();
+        let given_up = cache.stage(".new-a-0").unwrap();
         fs::create_dir(given_up.package().join("node_modules")).unwrap();
-        let stage = shelf.stage(".new-a-1").unwrap();
-        assert!(!given_up.home().exists() && shelf.current().is_none());
+        let stage = cache.stage(".new-a-1").unwrap();
+        assert!(!given_up.home().exists() && cache.current().is_none());
         let secret = stage.package().join("node_modules");
         fs::create_dir(&secret).unwrap();
         fs::set_permissions(&secret, Permissions::from_mode(0o700)).unwrap();
         for bad in ["", "..", "a/b", "current"] {
-            assert!(shelf.publish(&stage, bad).is_err(), "{bad}");
+            assert!(cache.publish(&stage, bad).is_err(), "{bad}");
         }
-        let version = shelf.publish(&stage, "1.0").unwrap();
-        assert_eq!(shelf.current(), Some(version.clone()));
+        let version = cache.publish(&stage, "1.0").unwrap();
+        assert_eq!(cache.current(), Some(version.clone()));
         let mode = version
             .join("node_modules")
             .metadata()
@@ -276,36 +276,36 @@ mod tests {
         // A version that lost a part is installed again.
         fs::remove_dir(version.join("node_modules")).unwrap();
         assert_eq!(
-            (shelf.current(), shelf.last()),
+            (cache.current(), cache.last()),
             (None, Some(version.clone()))
         );
-        let again = shelf.stage(".new-b-0").unwrap();
+        let again = cache.stage(".new-b-0").unwrap();
         fs::create_dir(again.package().join("node_modules")).unwrap();
         sweep(packages, ".new-b-");
-        assert_eq!(shelf.publish(&again, "1.0").unwrap(), version);
+        assert_eq!(cache.publish(&again, "1.0").unwrap(), version);
         sweep(packages, ".new-c-");
         // Other versions are removed if nothing runs from them.
         for other in ["1.1", "1.2", "2.0"] {
-            let stage = shelf.stage(".new-d-0").unwrap();
+            let stage = cache.stage(".new-d-0").unwrap();
             fs::create_dir(stage.package().join("node_modules")).unwrap();
-            shelf.shelve(&stage, other).unwrap();
+            cache.shelve(&stage, other).unwrap();
             stage.remove();
         }
-        assert_eq!(shelf.current(), Some(version.clone()));
-        shelf.switch_to("2.0", ".new-d-1").unwrap();
-        assert_eq!(shelf.current(), shelf.version("2.0"));
-        let lease = shelf.lease(&version).unwrap().unwrap();
-        assert_eq!(shelf.prune("1.2", ".new-d-2"), 1);
-        let there = ["1.0", "1.1", "1.2", "2.0"].map(|name| shelf.version(name).is_some());
+        assert_eq!(cache.current(), Some(version.clone()));
+        cache.switch_to("2.0", ".new-d-1").unwrap();
+        assert_eq!(cache.current(), cache.version("2.0"));
+        let lease = cache.lease(&version).unwrap().unwrap();
+        assert_eq!(cache.prune("1.2", ".new-d-2"), 1);
+        let there = ["1.0", "1.1", "1.2", "2.0"].map(|name| cache.version(name).is_some());
         assert_eq!(there, [true, false, true, true]);
         drop(lease);
-        assert_eq!(shelf.prune("2.0", ".new-d-3"), 2);
+        assert_eq!(cache.prune("2.0", ".new-d-3"), 2);
         assert!(!again.home().exists());
         // `forget` removes all versions, but not while one is in use.
-        let lease = shelf.lease(&shelf.current().unwrap()).unwrap();
-        assert!(!shelf.forget(".new-d-4") && shelf.current().is_some());
+        let lease = cache.lease(&cache.current().unwrap()).unwrap();
+        assert!(!cache.forget(".new-d-4") && cache.current().is_some());
         drop(lease);
-        assert!(shelf.forget(".new-d-5") && shelf.current().is_none());
-        assert!(shelf.lease(&version).unwrap().is_none());
+        assert!(cache.forget(".new-d-5") && cache.current().is_none());
+        assert!(cache.lease(&version).unwrap().is_none());
     }
 }

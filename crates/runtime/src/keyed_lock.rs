@@ -16,7 +16,7 @@ use crate::unit::Error;
 /// Longer than any launch. Exception: an image pull, which stops when the launch is cancelled.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(180);
 
-pub struct Turns {
+pub struct KeyedLock {
     known: Mutex<HashMap<String, Weak<Semaphore>>>,
     /// The name of the wait in errors, and its timeout.
     what: &'static str,
@@ -24,13 +24,13 @@ pub struct Turns {
 }
 
 /// Locks for launches of servers.
-impl Default for Turns {
+impl Default for KeyedLock {
     fn default() -> Self {
         Self::new("an earlier launch of the same server", LAUNCH_TIMEOUT)
     }
 }
 
-impl Turns {
+impl KeyedLock {
     pub(crate) fn new(what: &'static str, within: Duration) -> Self {
         Self {
             known: Mutex::default(),
@@ -67,18 +67,18 @@ impl Turns {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::Turns;
+    use super::KeyedLock;
 
     #[tokio::test]
     async fn one_at_a_time_and_none_remembered() {
-        let turns = Turns::default();
-        let first = turns.turn("a").await.unwrap();
-        assert!(turns.turn("a").now_or_never().is_none());
-        let other = turns.turn("b").await.unwrap();
+        let keyed_lock = KeyedLock::default();
+        let first = keyed_lock.turn("a").await.unwrap();
+        assert!(keyed_lock.turn("a").now_or_never().is_none());
+        let other = keyed_lock.turn("b").await.unwrap();
         drop(first);
-        drop(turns.turn("a").await.unwrap());
+        drop(keyed_lock.turn("a").await.unwrap());
         drop(other);
-        drop(turns.turn("c").await.unwrap());
-        assert_eq!(turns.known.lock().len(), 1);
+        drop(keyed_lock.turn("c").await.unwrap());
+        assert_eq!(keyed_lock.known.lock().len(), 1);
     }
 }

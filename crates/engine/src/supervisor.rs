@@ -1,7 +1,7 @@
 //! The driver loop. Each server has one loop that feeds events to [`lifecycle::step`] and carries out the actions it
 //! returns.
 //!
-//! [`Server::drive`] is the loop. A *life* is one run of an instance (or one connection to a remote server), from
+//! [`Server::supervisor`] is the loop. A *life* is one run of an instance (or one connection to a remote server), from
 //! launch to exit. A server has at most one at a time, polled by its own loop. Invariants: the loop never awaits the
 //! store or a client; the state that callers see ([`State`]) follows from the phase; after shutdown begins, nothing is
 //! launched.
@@ -24,11 +24,11 @@ use tokio::{
 use crate::{
     catalog::{Catalog, ListKind},
     chain,
-    chronicle::Write,
+    commands::{Command, Ordered},
     connection::Connection,
+    event_log::Write,
     gate::{Held, Runs},
     launch::{Hindrance, Launched, StartError},
-    orders::{Order, Ordered},
     server::{Server, State},
     shared::Shared,
     status::{Begin, Crash},
@@ -191,11 +191,11 @@ impl Server {
         };
         let Held { lost, fence } = match entered {
             Ok(Runs::Here(held)) => held,
-            Ok(Runs::Elsewhere(place)) if self.is_for_all() => {
+            Ok(Runs::RemoteReplica(place)) if self.is_for_all() => {
                 let life = self.life_elsewhere(&shared, &place, launched, &tell, stop);
                 return life.await;
             }
-            Ok(Runs::Elsewhere(place)) => return self.elsewhere(&place.why),
+            Ok(Runs::RemoteReplica(place)) => return self.elsewhere(&place.why),
             Ok(Runs::Nowhere(why)) => return self.nowhere(why),
             Err(why) => return self.elsewhere(&why),
         };
@@ -517,9 +517,9 @@ impl Driver<'_> {
     fn ordered(&mut self, (order, done): Ordered) -> Event {
         self.waiting.push(done);
         match order {
-            Order::Start => Event::StartRequested,
-            Order::Stop => Event::StopRequested { grace: STOP_GRACE },
-            Order::Restart => Event::RestartRequested,
+            Command::Start => Event::StartRequested,
+            Command::Stop => Event::StopRequested { grace: STOP_GRACE },
+            Command::Restart => Event::RestartRequested,
         }
     }
 
@@ -639,7 +639,7 @@ impl Driver<'_> {
             Action::Save(word) => {
                 if let Some(id) = self.server.spec.registered_as() {
                     let id = id.to_owned();
-                    self.shared.chronicle.write(Write::Status { id, word });
+                    self.shared.event_log.write(Write::Status { id, word });
                 }
             }
             Action::Record(note) => self.record(&note),
@@ -700,7 +700,7 @@ impl Driver<'_> {
             _ if note.is_warning() => tracing::warn!(%server, "{note}"),
             _ => tracing::info!(%server, "{note}"),
         }
-        self.shared.chronicle.write(Write::Event {
+        self.shared.event_log.write(Write::Event {
             project: self.server.spec.owner.clone(),
             id: self.server.spec.id(),
             name: self.server.name().clone(),

@@ -107,7 +107,7 @@ enum Marked {
 
 /// The target of a search: sessions, and a marker.
 #[derive(Clone, Debug)]
-pub(crate) struct Lineage {
+pub(crate) struct ProcessTree {
     /// `NAME=value`, or the beginning of it. `None` searches sessions and groups only.
     marker: Option<Vec<u8>>,
     /// Process ids of leaders, each with its own session and group.
@@ -116,7 +116,7 @@ pub(crate) struct Lineage {
     since: u64,
 }
 
-impl Lineage {
+impl ProcessTree {
     /// Everything that one instance ever started. Its leader must not be reaped yet.
     pub(crate) fn instance(leader: Pid, marker: &str) -> Self {
         // With the NUL that ends an environment string, so that the marker of instance 1 does not match instance 10.
@@ -309,9 +309,19 @@ mod tests {
         let stat = Stat::read(leader).unwrap();
         assert!(!stat.zombie && stat.started > 0);
         assert_eq!(stat.group, leader.as_raw_pid());
-        assert!(Lineage::session(leader).find().members.contains(&leader));
+        assert!(
+            ProcessTree::session(leader)
+                .find()
+                .members
+                .contains(&leader)
+        );
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
-        assert!(!Lineage::session(leader).find().members.contains(&leader));
+        assert!(
+            !ProcessTree::session(leader)
+                .find()
+                .members
+                .contains(&leader)
+        );
     }
 }

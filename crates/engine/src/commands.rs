@@ -8,14 +8,14 @@ const MAX_ORDERS: usize = 16;
 
 /// An order from a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Command {
     Start,
     Stop,
     Restart,
 }
 
 /// An order, and the sender to notify when the server has settled.
-pub(crate) type Ordered = (Order, oneshot::Sender<()>);
+pub(crate) type Ordered = (Command, oneshot::Sender<()>);
 
 /// The orders of a server, whether or not its loop is running.
 pub(crate) struct Inbox {
