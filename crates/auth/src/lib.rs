@@ -22,10 +22,10 @@ mod tokens;
 
 pub use self::{
     browser::{Browsers, PAGE_SECRET},
+    claims::Refused,
     code::{Answer, Codes},
     identities::Identities,
     keys::{Keys, PREFIX, bootstrap, hash, hint, new_token, register},
     principal::{Ambiguous, Principal, Role},
     tokens::Tokens,
 };
-pub use crate::claims::Refused;

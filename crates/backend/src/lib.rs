@@ -1,8 +1,11 @@
-//! The state behind the surfaces: configuration files, projects with their entries, secrets and sign-ins, hosting, and membership of replicas.
+//! The state behind the surfaces: configuration files, projects with their entries, secrets and sign-ins, hosting, and
+//! membership of replicas.
 //!
-//! - [`startup`]: builds the engine from the settings; [`lock`]: the lock of the data directory; [`live`]: reloads configuration files.
-//! - [`projects`], [`entries`], [`registry`]: server entries of projects, and of `mcp.json`; [`clients`]: entries in the files of MCP clients.
-//! - [`hosting`]: registered servers on the runtimes; [`replica`]: membership and leases; [`master`]: the master key.
+//! - [`startup`]: builds the engine from the settings. [`lock`]: the lock of the data directory. [`live`]: reloads
+//!   configuration files.
+//! - [`projects`], [`entries`], [`registry`]: server entries of projects and of `mcp.json`. [`clients`]: entries in the
+//!   files of MCP clients.
+//! - [`hosting`]: registered servers on the runtimes. [`replica`]: membership and leases. [`master`]: the master key.
 //! - [`logins`]: sign-ins at the issuers of remote servers. [`loop_detection`]: loop detection.
 //!
 //! Deliberately absent: HTTP routes of clients (`gateway`) and of operators (`rest`), and the command line.

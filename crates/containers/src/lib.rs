@@ -1,4 +1,8 @@
-//! Runtimes whose instances are not processes of this host: containers of a Docker daemon and of a swarm, pods of Kubernetes, sandboxes of E2B.
+//! Runtimes whose instances are not processes of this host.
+//!
+//! - [`docker`]: containers of a Docker daemon, optionally in gVisor, and services of a swarm.
+//! - `kubernetes` (with the feature of the same name): pods of a Kubernetes cluster.
+//! - [`e2b`]: sandboxes of E2B.
 //!
 //! Each implements [`runtime::Runtime`]. Deliberately absent: what all runtimes share, and processes of this host (`runtime`).
 

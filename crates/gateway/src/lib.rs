@@ -26,10 +26,9 @@ mod sse;
 pub mod stdio;
 mod wire;
 
-pub use crate::http::Upload;
 pub use body::{Answering, Body, KEEP_ALIVE};
 pub use elsewhere::Leases;
 pub use guard::{Guard, METADATA, Refusal, RequestInfo, challenge};
-pub use http::{HttpGateway, collect, json_body, prefers_stream};
+pub use http::{HttpGateway, Upload, collect, json_body, prefers_stream};
 pub use listener::{Answered, For, Routes, serve};
 pub use seal::Seal;

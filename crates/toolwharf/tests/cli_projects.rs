@@ -272,7 +272,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
         &gateway,
         &format!("key revoke {id}"),
         1,
-        "make another one first",
+        "create another one first",
     )
     .await;
 

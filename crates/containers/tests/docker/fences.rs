@@ -92,7 +92,7 @@ async fn d03_an_older_fence_is_ended_before_a_newer_one_starts() {
     assert_eq!(running.lines().count(), 1, "{running}");
     timeout(TEST_TIMEOUT, old.handle.exited()).await.unwrap();
     let error = up(&first, fenced(4)).await.unwrap_err().to_string();
-    assert!(error.contains("fence 6"), "{error}");
+    assert!(error.contains("fencing token 6"), "{error}");
     assert!(new.handle.exit_status().is_none(), "it goes on");
     drop((old, new));
     wait_for("the end of both", || {

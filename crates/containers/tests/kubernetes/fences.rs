@@ -46,7 +46,7 @@ async fn d03_on_kubernetes_an_older_fence_is_ended_before_a_newer_one_starts() {
         .await
         .expect_err("it is too late")
         .to_string();
-    assert!(error.contains("fence 6"), "{error}");
+    assert!(error.contains("fencing token 6"), "{error}");
     assert!(new.handle.exit_status().is_none(), "it goes on");
     // A gateway that cleans up after itself removes nothing of the other one.
     assert_eq!(

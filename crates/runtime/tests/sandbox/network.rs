@@ -120,7 +120,7 @@ async fn allow_reaches_what_is_listed_through_the_proxy_only() {
     rebound.sandbox.network = others;
     let (text, instance) = ground.run(rebound).await;
     assert!(
-        text.starts_with("403 `localhost` leads to "),
+        text.starts_with("403 `localhost` resolves to "),
         "{text} {}",
         instance.handle.stderr_tail()
     );

@@ -236,7 +236,7 @@ mod tests {
             &["lo", "eth0"],
             &["lo", "eth0"],
             "gVisor",
-            (true, "daemon's word"),
+            (true, "according to the daemon"),
         );
     }
 }
