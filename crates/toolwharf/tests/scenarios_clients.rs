@@ -305,9 +305,13 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
         ("goose", &["config.yaml", "by hand"]),
         (
             "windsurf",
-            &["nothing of Windsurf", "mcp_config.json", "Start it once"],
+            &[
+                "Windsurf is not installed",
+                "mcp_config.json",
+                "Start it once",
+            ],
         ),
-        ("claude-desktop", &["nothing of Claude Desktop"]),
+        ("claude-desktop", &["Claude Desktop is not installed"]),
     ] {
         let said = home.run(&["connect", client, "--yes"]).await.code(1);
         for part in parts {
@@ -419,11 +423,12 @@ async fn c08_root_follows_no_link_of_another_user() {
             &["connect", "cursor", "--yes", "--move"],
         ] {
             let said = home.run(arguments).await.code(1);
+            assert_eq!(said.err.matches("the symbolic link").count(), 1, "{said:?}");
             for part in [
                 "the symbolic link",
                 &link,
                 "the user with id 65533",
-                "help: run this as the user",
+                "help: run this as the owner of the file",
             ] {
                 assert!(
                     said.err.contains(part),

@@ -270,15 +270,16 @@ fn ended(outcome: anyhow::Result<()>, output: Output) -> ExitCode {
     if error.is::<Cancelled>() {
         return ExitCode::from(130);
     }
+    let text = model::with_causes(error.as_ref());
     match output {
         _ if error.is::<No>() => {}
-        Output::Table => eprintln!("error: {}", print::printable(&format!("{error:#}"))),
+        Output::Table => eprintln!("error: {}", print::printable(&text)),
         Output::Json => {
             let refused = error.downcast_ref::<http::Refused>();
             let status = refused.map(|refused| refused.status);
             let wrong = refused.map(|refused| refused.wrong.as_slice());
             let said = serde_json::json!({
-                "error": format!("{error:#}"), "status": status, "errors": wrong.unwrap_or_default(),
+                "error": text, "status": status, "errors": wrong.unwrap_or_default(),
             });
             eprintln!("{said}");
         }

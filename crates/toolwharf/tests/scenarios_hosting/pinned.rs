@@ -140,7 +140,7 @@ async fn an_update_shows_what_changes_and_agrees_to_it() {
     let said = update(&site, &["--check"]).await;
     assert_eq!(
         (said.code, &*said.out),
-        (Some(0), "node  1.0.0 is the newest\n"),
+        (Some(0), "node  1.0.0 is the newest version\n"),
         "{}",
         said.err
     );
