@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Bench, TEST_TIMEOUT, bench, rest, running, wait_for};
+use crate::support::{Bench, TEST_TIMEOUT, bench, own_id, rest, running, wait_for};
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_not_waited_for() {
@@ -238,6 +238,7 @@ async fn h02_a_chosen_port_that_is_lost_before_the_daemon_listens_is_replaced() 
     with_moods(Provider::Runc, |bench, docker, mood| async move {
         let launch = async |host| {
             let mut server = running(&["/bin/sleep", "1000"]);
+            server.sandbox.id = own_id();
             server.sandbox.network = Network::Open;
             server.sandbox.ports = vec![Port { inside: 8080, host }];
             timeout(TEST_TIMEOUT, docker.launch(server.unit()))

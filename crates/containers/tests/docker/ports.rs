@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use crate::server::Server;
-use crate::support::{BOTH, GRACE, TEST_TIMEOUT, bench, sh, wait_for};
+use crate::support::{BOTH, GRACE, TEST_TIMEOUT, bench, own_id, sh, wait_for};
 
 const BIG_BYTES: usize = 8 << 20;
 /// HTTP servers with a small and a big file, one that echoes, and one that kills the relay.
@@ -25,6 +25,7 @@ fn open(inside: u16) -> Port {
 
 fn served(network: Network) -> Server {
     let mut server = sh(SERVER_SCRIPT);
+    server.sandbox.id = own_id();
     server.reach = Reach::Port { path: "/".into() };
     server.sandbox.ports = vec![open(8080), open(7), open(9), open(6)];
     server.sandbox.network = network;
@@ -151,6 +152,7 @@ async fn h02_a_port_is_published_on_loopback_only() {
     let docker = Docker::new(options).unwrap();
     let mut server =
         sh("mkdir /tmp/www; echo hello > /tmp/www/small; httpd -f -p 8080 -h /tmp/www");
+    server.sandbox.id = own_id();
     server.reach = Reach::Port { path: "/".into() };
     server.sandbox.ports = vec![open(8080)];
     server.sandbox.network = Network::Open;

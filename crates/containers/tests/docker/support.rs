@@ -70,6 +70,11 @@ pub(crate) fn running(command: &[&str]) -> Server {
     Server::new("h1", source)
 }
 
+/// An id that no other test has. The ports of a server depend on its id, so that tests with the same id compete for them.
+pub(crate) fn own_id() -> String {
+    format!("t{}", std::process::id())
+}
+
 pub(crate) fn sh(script: &str) -> Server {
     running(&["/bin/sh", "-c", script])
 }
