@@ -334,7 +334,7 @@ fn python_packages(workspace: &Workspace) -> Result<()> {
         "venv",
         [python::REQUIREMENTS, python::CONSTRAINTS],
     );
-    // Following the link detects that the Python it was created from is gone.
+    // `bin/python` is a link. Following it detects that the Python that the environment was created from is gone.
     if stamp.holds() && is_executable(&workspace.venv().join("bin/python")) {
         return Ok(());
     }

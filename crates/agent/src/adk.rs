@@ -104,7 +104,7 @@ impl Tool for Wrapped {
         self.declaration.get("response").cloned()
     }
 
-    /// The server itself orders its calls.
+    /// Calls can be made at the same time: the endpoint decides in which order it handles them.
     fn is_concurrency_safe(&self) -> bool {
         true
     }

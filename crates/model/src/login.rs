@@ -153,7 +153,7 @@ impl LoginVariables {
     /// Looks up the login.
     ///
     /// # Errors
-    /// The table is missing. The error lists the existing ones.
+    /// There is no login with this name. The error lists those that exist.
     pub fn resolve(&mut self, logins: &BTreeMap<String, Login>) -> Result<(), String> {
         self.login = logins.get(&self.name).cloned();
         if self.login.is_some() {

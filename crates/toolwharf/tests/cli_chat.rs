@@ -436,7 +436,7 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     assert!(!shown.contains("> "), "{shown}");
 }
 
-/// A project has separate conversations. The output of a native tool is data.
+/// A project has separate conversations. The output of a native tool goes to stdout.
 #[tokio::test]
 async fn a_project_has_conversations_of_its_own() {
     let recipe = json!({ "title": "Soup", "ingredients": ["3 leeks"], "steps": ["Cook."] });

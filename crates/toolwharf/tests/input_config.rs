@@ -169,7 +169,7 @@ async fn a_file_that_is_not_there_or_not_readable() {
     );
 }
 
-/// Each mistake in a running gateway is reported and changes nothing, and the next valid file is loaded.
+/// Each mistake in the files of a running gateway is reported and changes nothing, and the next valid file is loaded.
 #[tokio::test]
 async fn on_a_change_the_running_configuration_stays() {
     let mut gateway = Setup::new()

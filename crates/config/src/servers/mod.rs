@@ -185,7 +185,7 @@ pub fn check(
     }
 }
 
-/// The place of a problem in the only entry of a text, as a JSON pointer.
+/// The place of a problem within an entry, as a JSON pointer. The source has only this entry, on one line.
 fn place(source: &Source, problem: &Problem) -> String {
     let Some(at) = problem.at else {
         return String::new();

@@ -414,7 +414,8 @@ fn found<T>(result: Result<T, Call>) -> Result<Option<T>, Call> {
     }
 }
 
-/// Returns a URL without query and trailing slash, if it is valid.
+/// Returns a base URL without trailing slashes. `None` if it has a query or a user, has no host, or is not `http` or
+/// `https`.
 fn base(text: &str) -> Option<String> {
     let text = text.trim_end_matches('/');
     let uri: Uri = text.parse().ok()?;

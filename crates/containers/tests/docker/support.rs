@@ -129,7 +129,7 @@ impl Bench {
         text
     }
 
-    /// Waits until nothing of this installation is left in the daemon except its volumes.
+    /// Waits until no container of this installation is left in the daemon.
     pub(crate) async fn nothing_left(&self) {
         wait_for("no container is left", || self.containers().is_empty()).await;
     }

@@ -186,7 +186,7 @@ impl Spawner {
         self.spawn_caged(unit, None).await
     }
 
-    /// Launches a process in a cage.
+    /// Launches a process, in a sandbox if `caged` is given.
     pub(crate) async fn spawn_caged(
         &self,
         unit: Unit,

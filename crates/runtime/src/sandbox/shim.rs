@@ -18,7 +18,7 @@
 //!   serves them: a socket stays in the namespace in which it was created. No process of Toolwharf stays between the
 //!   server and its streams or its exit code.
 //! - If the host has to connect to ports inside, a helper keeps running. For each byte that it receives, it makes a
-//!   connection and sends it back. It has no more rights than the server.
+//!   connection and sends back the connected socket. It has no more rights than the server.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

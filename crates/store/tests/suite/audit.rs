@@ -148,7 +148,8 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
 async fn writing_a_batch_again(db: &Db) {
     let call = intent(None, "now");
     let end = outcome(&call.id, CallStatus::Ok);
-    // A retry may contain them in this order. An intent never reopens a closed call.
+    // The order in a batch does not matter, because intents are written first. An intent that is written again never
+    // reopens a closed call.
     let batch = [CallWrite::Outcome(end), CallWrite::Intent(call.clone())];
     for _ in 0..3 {
         db.store.call_writer().write(&batch).await.unwrap();

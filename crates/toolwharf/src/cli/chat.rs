@@ -1,9 +1,9 @@
 //! `chat`: a conversation with the agent of a running gateway, over its REST API.
 //!
-//! Invariants: output of the model is data and goes to stdout as it arrives. Tool calls, usage and the prompt go to
-//! stderr. Text of a model or a tool cannot control the terminal. Ctrl-C closes the request, which cancels the turn at
-//! the gateway, and the conversation continues. Deliberately absent: line editing and a history beyond those of the
-//! terminal.
+//! Invariants: the model's text and the output of native tools go to stdout as they arrive. Tool calls, usage and the
+//! prompt go to stderr. Text of a model or a tool cannot control the terminal. Ctrl-C closes the request, which cancels
+//! the turn at the gateway, and the conversation continues. Deliberately absent: line editing and a history beyond
+//! those of the terminal.
 
 use std::{
     io::{self, IsTerminal},

@@ -167,8 +167,8 @@ async fn a13_a_model_that_stops_in_mid_stream_ends_the_turn_and_the_conversation
     assert_eq!(calls(&file), ["echo"]);
 }
 
-/// Invalid arguments become the call's result, for native tools and for servers' tools. Arguments that are not an
-/// object are never sent to a server.
+/// If arguments are invalid, the error becomes the call's result, for native tools and for servers' tools. Arguments
+/// that are not an object are never sent to a server.
 #[tokio::test]
 async fn a13_arguments_that_do_not_match_are_told_to_the_model() {
     let wrong = json!({ "reply": { "blocks": [

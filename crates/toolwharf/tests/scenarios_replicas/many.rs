@@ -16,7 +16,7 @@ const SESSIONS: usize = 1000;
 const CLIENTS: usize = 20;
 /// D02: limit from the kill until the last session has a response.
 const MAX_TAKEOVER: Duration = Duration::from_secs(5);
-/// Memory limit per session where it is taken over, in KiB.
+/// Limit for the memory that a replica needs for each session it takes over, in KiB.
 const MAX_KIB_PER_SESSION: u64 = 16;
 
 #[tokio::test]

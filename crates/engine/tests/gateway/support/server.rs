@@ -1,7 +1,7 @@
 //! A scripted MCP server in this process: a test sets its behaviour and reads what it received.
 //!
 //! [`Scripted`] represents the server across all its instances. An instance speaks JSON lines over two byte streams, as
-//! a process does. It exits when its input closes or when asked to, and can be scripted to do neither.
+//! a process does. It exits when its input closes or when it is asked to, unless [`Script::is_stubborn`] is set.
 
 use std::{
     collections::HashMap,

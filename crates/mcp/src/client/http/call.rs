@@ -526,7 +526,8 @@ impl Exchange {
             return self.broke_off(core, Some(why));
         }
         if status == StatusCode::NOT_FOUND && core.has_session() {
-            // The request did reach the server, so the caller must not treat this as safe to retry.
+            // Only ends the session. `SessionExpired` is not returned, because the caller would then repeat the call,
+            // which the server has already received.
             core.expired();
         }
         Err(CallError::Closed(

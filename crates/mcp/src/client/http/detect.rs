@@ -77,7 +77,8 @@ async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink
     let mut asked = ask(&link, method::DISCOVER, &params).await;
     if matches!(&asked.answer, Ok(frame) if offers_ours(frame)) {
         // 2026-07-28 basic/versioning: a client retries with a version that the server names. Here that is the version
-        // it already used. The retry may still succeed, for example if only half of the server is updated yet.
+        // it already used. The retry may still succeed, for example if the URL leads to several instances of which only
+        // some are updated yet.
         asked = ask(&link, method::DISCOVER, &params).await;
     }
     let outcome = match asked.answer {

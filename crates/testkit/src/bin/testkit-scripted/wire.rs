@@ -1,4 +1,5 @@
-//! Frames as text: input is inspected but never rewritten, output is spliced from text.
+//! Frames as text: parts of a request are used exactly as they were received, and responses are put together from
+//! pieces of text.
 
 use std::{
     borrow::Cow,
