@@ -15,7 +15,7 @@ await run(async (open) => {
   await page.getByRole("button", { name: "Pause" }).click();
   const first = await log.innerText();
   await page.getByRole("searchbox", { name: "Search the log" }).fill("777");
-  await page.getByText(/ of .* lines/).waitFor();
+  await page.getByText(/^[\d.,K]+ of [\d.,K]+ lines$/).waitFor();
   assert.match(await log.innerText(), /777/);
   await page.getByRole("searchbox", { name: "Search the log" }).fill("");
   await page.getByRole("button", { name: "Resume" }).click();

@@ -47,8 +47,9 @@ impl Server {
 
     /// Fetches the lists of a newly connected server and publishes them.
     ///
-    /// A server whose catalog was known before takes calls immediately, under the known names. A list that cannot be
-    /// fetched stays as it was and is requested again.
+    /// A server whose catalog was known before takes calls under the known names: once its tools were compared with the
+    /// approved ones or, if changed tools are not kept back, immediately. A list that cannot be fetched stays as it was
+    /// and is requested again.
     async fn take_stock(
         &self,
         shared: &Arc<Shared>,
@@ -58,15 +59,22 @@ impl Server {
     ) {
         let info = connection.client.info();
         let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
-        if returns {
+        let compares_first = shared.fleet().settings.pinning == Pinning::Quarantine;
+        if returns && !compares_first {
             ready();
         } else {
             // Wakes tasks that wait for the handshake.
             self.state.send_modify(|_| {});
         }
-        let mut missing = self.fetch(shared, connection, &ListKind::ALL).await;
-        if self.is_blocked() {
-            return;
+        let mut missing = Vec::new();
+        for kind in ListKind::ALL {
+            missing.extend(self.fetch(shared, connection, &[kind]).await);
+            if self.is_blocked() {
+                return;
+            }
+            if returns && compares_first && kind == ListKind::Tools {
+                ready();
+            }
         }
         tracing::info!(
             server = %self.key(),

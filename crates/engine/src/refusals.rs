@@ -2,7 +2,7 @@
 
 use mcp::{RpcError, error, json::quote};
 
-use crate::{catalog::ListKind, entry::Entry, pinned::KeptBack, scope::Scope};
+use crate::{catalog::ListKind, entry::Entry, pinned::KeptBack, scope::Scope, server::Server};
 
 /// Characters of a name repeated in an error.
 const SHOWN_CHARS: usize = 100;
@@ -33,10 +33,16 @@ pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
 }
 
 /// The error for a tool that is kept back, with the reason and who can approve it.
-pub(crate) fn kept_back(scope: &Scope, name: &str, entry: &Entry, why: &KeptBack) -> RpcError {
+pub(crate) fn kept_back(
+    scope: &Scope,
+    name: &str,
+    server: &Server,
+    native: &str,
+    why: &KeptBack,
+) -> RpcError {
     let shown = |text: &str| -> String { text.chars().take(SHOWN_CHARS).collect() };
-    let (server, native) = (entry.server.key(), &entry.item.native);
-    let (label, _) = entry.server.label(scope);
+    let (label, _) = server.label(scope);
+    let server = server.key();
     let text = match why {
         KeptBack::Changed => {
             let (who, option) = match &server.owner {

@@ -18,7 +18,7 @@ use mcp::{
     protocol::{meta, method},
     tasks,
 };
-use model::{AuditBodies, Sharing};
+use model::{AuditBodies, Pinning, Sharing};
 use store::CallStatus;
 use tokio::time::Instant;
 
@@ -29,6 +29,7 @@ use crate::{
     exchange::{Answer, Caller},
     questions::Questions,
     queue::{Permit, Sending},
+    refusals,
     server::Server,
     shared::Shared,
     steps::Steps,
@@ -315,6 +316,7 @@ impl Relay<'_> {
         let mut permit = permit.map_err(|full| full.to_rpc())?;
         self.mark(Steps::turn);
         let connection = connection(self.shared, self.caller, server, deadline).await?;
+        self.check_definition()?;
         if let Some(refusal) = self.task_refusal(&connection) {
             return Err(refusal.into());
         }
@@ -402,6 +404,7 @@ impl Relay<'_> {
             Err(CallError::SessionExpired) => {
                 let fresh = Box::pin(self.fresh(&connection, deadline)).await;
                 let fresh = fresh.ok_or_else(|| self.lost())?;
+                self.check_definition()?;
                 let call = self.send(&fresh, frame).await.map_err(Failure::Call)?;
                 Ok((call, fresh))
             }
@@ -487,6 +490,24 @@ impl Relay<'_> {
             && name.is_some_and(|name| self.target.server.catalog().needs_task(name))
     }
 
+    /// Refuses a tool whose definition has changed since the call was resolved: the server may have been restarted
+    /// while the call waited for it. A connection is ready only once its tools were compared with the approved ones.
+    fn check_definition(&self) -> Result<(), Failure> {
+        let (server, name) = (&self.target.server, self.target.name.as_deref());
+        let Some(native) = name.filter(|_| self.frame.method() == method::TOOLS_CALL) else {
+            return Ok(());
+        };
+        let Some(why) = server.keeps_back(native) else {
+            return Ok(());
+        };
+        if self.shared.fleet().settings.pinning != Pinning::Quarantine {
+            return Ok(());
+        }
+        let exposed = self.frame.object().and_then(|params| params.string("name"));
+        let exposed = exposed.as_deref().unwrap_or(native);
+        Err(refusals::kept_back(&self.caller.scope, exposed, server, native, &why).into())
+    }
+
     /// Why a modern client without task support cannot call this tool of a legacy server.
     fn task_refusal(&self, connection: &Connection) -> Option<RpcError> {
         let crosses = self.caller.era == Era::Modern && connection.client.info().era == Era::Legacy;
@@ -517,6 +538,7 @@ impl Relay<'_> {
                     retried = true;
                     let fresh = Box::pin(self.fresh(&connection, *deadline)).await;
                     connection = fresh.ok_or_else(|| self.lost())?;
+                    self.check_definition()?;
                     call = self
                         .send(&connection, self.frame)
                         .await

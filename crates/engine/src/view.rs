@@ -499,7 +499,13 @@ impl View {
         match self.meant(kind, name) {
             Some(Meant::Offered(entry)) => return Ok(entry.route()),
             Some(Meant::KeptBack(entry, why)) => {
-                return Err(refusals::kept_back(&self.scope, name, entry, why));
+                return Err(refusals::kept_back(
+                    &self.scope,
+                    name,
+                    &entry.server,
+                    &entry.item.native,
+                    why,
+                ));
             }
             None => {}
         }
@@ -549,9 +555,10 @@ impl View {
     #[must_use]
     pub fn kept_back(&self, name: &str) -> Option<String> {
         match self.meant(ListKind::Tools, name)? {
-            Meant::KeptBack(entry, why) => {
-                Some(refusals::kept_back(&self.scope, name, entry, why).message)
-            }
+            Meant::KeptBack(entry, why) => Some(
+                refusals::kept_back(&self.scope, name, &entry.server, &entry.item.native, why)
+                    .message,
+            ),
             Meant::Offered(_) => None,
         }
     }
@@ -565,7 +572,7 @@ impl View {
         };
         let entry = self.kept.iter().find(is_meant)?;
         let why = entry.kept_back.as_ref()?;
-        Some(refusals::kept_back(&self.scope, name, entry, why).message)
+        Some(refusals::kept_back(&self.scope, name, &entry.server, &entry.item.native, why).message)
     }
 
     /// Returns whether a tool has a view (MCP Apps). Known only in a merged view in which several servers have such
@@ -611,7 +618,13 @@ impl View {
         if let Some(entry) = kept.find(|entry| *entry.item.native == *native)
             && let Some(why) = &entry.kept_back
         {
-            return Err(refusals::kept_back(&self.scope, native, entry, why));
+            return Err(refusals::kept_back(
+                &self.scope,
+                native,
+                &entry.server,
+                &entry.item.native,
+                why,
+            ));
         }
         if self.is_off(native) {
             return Err(refusals::unknown(ListKind::Tools, native, &[]));

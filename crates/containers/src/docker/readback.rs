@@ -290,16 +290,20 @@ impl Seen {
             Self::Process { pid, .. } => pid,
             Self::Not(why) => return Kernel::Unseen((*why).to_owned()),
         };
-        let program = format!("/proc/{pid}/exe");
+        let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let program = PathBuf::from(format!("/proc/{pid}/exe"));
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let name = line.split(|&byte| byte == 0).next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
+        let mut name = String::from_utf8_lossy(name).into_owned();
         if name.is_empty() {
-            return Kernel::Unseen("it exited before it could be checked".to_owned());
+            // It is about to execute its program, has no name by its own choice, or has exited.
+            let Ok(executed) = fs::read_link(&program) else {
+                return Kernel::Unseen("it exited before it could be checked".to_owned());
+            };
+            name = executed.display().to_string();
         }
-        let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         // Compared by file identity: a process can choose its name, but not the file it executes.
-        let same = |path: &PathBuf| Some(file(path)? == file(Path::new(&program))?);
+        let same = |path: &PathBuf| Some(file(path)? == file(&program)?);
         let same = host.runtime_path.as_ref().and_then(same);
         let own = match options.provider {
             Provider::Gvisor => same.unwrap_or_else(|| name.contains("runsc")),
