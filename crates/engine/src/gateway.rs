@@ -1,5 +1,11 @@
 //! The entry point for requests and notifications of clients.
 
+mod declare;
+pub(crate) mod presence;
+pub(crate) mod trial;
+pub(crate) mod update;
+mod watch;
+
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -17,25 +23,25 @@ use store::Store;
 use tokio::sync::Semaphore;
 
 use crate::{
-    audit::NotRecorded,
+    call::{
+        relay::{Target, relay, routed_span, string_at},
+        skills, task_requests,
+    },
     catalog::ListKind,
-    chain,
-    event_log::Warning,
+    clients::hub::{Filter, Listener, Registration},
     exchange::{Answer, Caller, check_cursor},
-    fleet::Fleet,
-    gate::Gate,
-    hub::{Filter, Listener, Registration},
-    launch::{Connect, Launcher},
-    logins::Logins,
-    offers,
-    relay::{Target, relay, routed_span, string_at},
-    runtimes::Runtimes,
+    life::{chain, session_instances},
+    records::{audit::NotRecorded, event_log::Warning},
     scope::Scope,
-    server::{Server, State},
-    session_instances,
+    server::{
+        Server, State,
+        gate::Gate,
+        launch::{Connect, Launcher},
+        logins::Logins,
+        runtimes::Runtimes,
+    },
     shared::Shared,
-    skills, task_requests,
-    view::View,
+    views::{fleet::Fleet, offers, view::View},
 };
 
 /// Limit of hosted servers starting at the same time.

@@ -1,8 +1,24 @@
 //! One configured server: its spec, its state, and the operations that callers need.
 //!
-//! Each server is driven by its own loop ([`crate::supervisor`]). A *lazy* server has one only while it is wanted (P10). Its
-//! catalog is maintained by [`crate::notifications`]. Deliberately absent: when it is started and stopped
+//! Each server is driven by its own loop ([`crate::life::supervisor`]). A *lazy* server has one only while it is wanted (P10). Its
+//! catalog is maintained by [`crate::life::notifications`]. Deliberately absent: when it is started and stopped
 //! ([`lifecycle`]).
+
+pub(crate) mod commands;
+pub(crate) mod connection;
+pub(crate) mod gate;
+pub(crate) mod launch;
+pub(crate) mod logins;
+pub(crate) mod place;
+pub(crate) mod questions;
+pub(crate) mod queue;
+pub(crate) mod refresh;
+pub(crate) mod runtimes;
+pub(crate) mod sessions;
+pub(crate) mod status;
+pub(crate) mod subscriptions;
+pub(crate) mod timers;
+pub(crate) mod unavailable;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -26,20 +42,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::Catalog,
-    commands::{Command, Inbox},
-    connection::Connection,
-    memory::{Remembered, config_digest},
-    pinned::{KeptBack, Pinned},
-    questions::AskedNow,
-    queue::{Permit, Place, Queue, Sending},
-    refresh::Refresh,
-    remember::Pins,
+    records::{
+        memory::{Remembered, config_digest},
+        pinned::{KeptBack, Pinned},
+        remember::Pins,
+    },
     scope::Scope,
-    sessions::SessionInstances,
-    status::{Begin, Known, Left, Load, Status},
-    subscriptions::Upstream,
-    timers::Timers,
-    unavailable::Unavailable,
+    server::{
+        commands::{Command, Inbox},
+        connection::Connection,
+        questions::AskedNow,
+        queue::{Permit, Place, Queue, Sending},
+        refresh::Refresh,
+        sessions::SessionInstances,
+        status::{Begin, Known, Left, Load, Status},
+        subscriptions::Upstream,
+        timers::Timers,
+        unavailable::Unavailable,
+    },
     uri,
 };
 use lifecycle::Phase;

@@ -18,24 +18,19 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    announce::Announcer,
-    apps,
-    audit::Audit,
     catalog::ListKind,
-    event_log::EventLog,
-    fleet::Fleet,
-    gate::Gate,
-    hold::Holds,
-    hub::Hub,
-    launch::{Connect, SHARED_CAPABILITIES},
-    logins::Logins,
-    memory::Memory,
-    place::Place,
-    runtimes::Runtimes,
+    clients::{announce::Announcer, apps, hold::Holds, hub::Hub, tasks::Tasks},
+    records::{audit::Audit, event_log::EventLog, memory::Memory},
     scope::Scope,
-    server::Server,
-    tasks::Tasks,
-    view::View,
+    server::{
+        Server,
+        gate::Gate,
+        launch::{Connect, SHARED_CAPABILITIES},
+        logins::Logins,
+        place::Place,
+        runtimes::Runtimes,
+    },
+    views::{fleet::Fleet, view::View},
 };
 
 pub(crate) struct Shared {

@@ -1,0 +1,167 @@
+//! Notifies clients of changed lists, once per burst of changes, and only if a list really changed.
+//!
+//! A task that changes something notes the previous lists of the scope. A moment later, they are compared with the
+//! current ones. Invariant: a client with an outdated list has been notified, or will be within little more than a
+//! second. Exception: during the first start, when no client has a list yet and servers come up one after the other,
+//! clients are notified once all servers are up.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{catalog::ListKind, scope::Scope, views::view::View};
+
+/// A burst ends after this time without a change.
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
+/// A longer burst is announced in parts.
+const MAX_BURST: Duration = Duration::from_secs(1);
+/// Interval between checks whether the servers of a scope have come up.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// List changes that clients have not been notified of.
+#[derive(Default)]
+pub(crate) struct Announcer {
+    scopes: Mutex<HashMap<Scope, Noted>>,
+    noted: Notify,
+}
+
+/// The previous state of a scope.
+struct Noted {
+    /// The last snapshot that a client may have. `None`: unknown.
+    before: Option<Arc<View>>,
+    /// Lists that may have changed since.
+    kinds: [bool; 4],
+    /// True if an earlier attempt was too early.
+    deferred: bool,
+}
+
+impl Announcer {
+    /// Notes that these lists of a scope may change. `before` is the snapshot so far.
+    pub(crate) fn note(&self, scope: &Scope, before: Option<Arc<View>>, kinds: &[ListKind]) {
+        self.merge(scope, Noted::new(before, kinds));
+        self.noted.notify_one();
+    }
+
+    fn merge(&self, scope: &Scope, new: Noted) {
+        match self.scopes.lock().entry(scope.clone()) {
+            Entry::Vacant(none) => {
+                none.insert(new);
+            }
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                known.deferred |= new.deferred;
+                for (kind, new) in known.kinds.iter_mut().zip(new.kinds) {
+                    *kind |= new;
+                }
+                // Compare with what clients have, not with intermediate states.
+                let unknown = known.before.as_ref().is_some_and(|view| !view.is_known());
+                if unknown && new.before.as_ref().is_some_and(|view| view.is_known()) {
+                    known.before = new.before;
+                }
+            }
+        }
+    }
+}
+
+impl Noted {
+    fn new(before: Option<Arc<View>>, kinds: &[ListKind]) -> Self {
+        let mut noted = Self {
+            before,
+            kinds: [false; 4],
+            deferred: false,
+        };
+        for kind in kinds {
+            noted.kinds[*kind as usize] = true;
+        }
+        noted
+    }
+
+    /// The lists that have changed. `None`: too early to tell.
+    fn changed(&self, now: Option<&View>) -> Option<Vec<ListKind>> {
+        let mut changed = Vec::new();
+        for kind in ListKind::ALL {
+            let differs = match (&self.before, now) {
+                (None, _) => true,
+                (Some(before), None) => before.len(kind) > 0,
+                (Some(before), Some(now)) => {
+                    if now.is_starting() && !before.is_known() {
+                        return None;
+                    }
+                    // Requests for lists wait for the start, too. A client with any list has this one.
+                    let is_had = self.deferred && now.knows(kind) && !before.knows(kind);
+                    !is_had && !before.has_same(now, kind)
+                }
+            };
+            if differs && self.kinds[kind as usize] {
+                changed.push(kind);
+            } else if let (Some(before), Some(now)) = (&self.before, now) {
+                now.inherit(before, kind);
+            }
+        }
+        Some(changed)
+    }
+}
+
+impl Announcer {
+    /// Announces changes until the gateway stops. `view` returns the current snapshot of a scope, `tell` notifies its
+    /// listeners.
+    pub(crate) async fn run(
+        &self,
+        over: CancellationToken,
+        view: impl Fn(&Scope) -> Option<Arc<View>>,
+        tell: impl Fn(&Scope, &[ListKind]),
+    ) {
+        while over
+            .run_until_cancelled(self.noted.notified())
+            .await
+            .is_some()
+        {
+            let begin = Instant::now();
+            while begin.elapsed() < MAX_BURST {
+                if tokio::time::timeout(QUIET_PERIOD, self.noted.notified())
+                    .await
+                    .is_err()
+                {
+                    break;
+                }
+            }
+            while !self.announce(&view, &tell) {
+                let waited = over
+                    .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
+                    .await;
+                if waited.is_none() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Announces what is noted. Returns `false` if it is too early for some of it.
+    fn announce(
+        &self,
+        view: impl Fn(&Scope) -> Option<Arc<View>>,
+        tell: impl Fn(&Scope, &[ListKind]),
+    ) -> bool {
+        let noted = std::mem::take(&mut *self.scopes.lock());
+        let mut all = true;
+        for (scope, mut noted) in noted {
+            let now = view(&scope);
+            match noted.changed(now.as_deref()) {
+                Some(kinds) if kinds.is_empty() => {}
+                Some(kinds) => tell(&scope, &kinds),
+                None => {
+                    all = false;
+                    noted.deferred = true;
+                    self.merge(&scope, noted);
+                }
+            }
+        }
+        all
+    }
+}

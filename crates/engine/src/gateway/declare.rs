@@ -1,0 +1,328 @@
+//! Changes to the fleet: which servers are declared, and which of their tools are offered.
+//!
+//! Invariant: an unchanged server is not disturbed. Deliberately absent: where specs come from.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use model::{
+    Declared, NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy,
+};
+use tokio::time::Instant;
+
+use crate::{
+    Gateway,
+    catalog::ListKind,
+    records::memory::{Remembered, config_digest},
+    scope::Scope,
+    server::{Server, status::Left},
+    shared::Shared,
+    views::fleet::{Fleet, Project},
+};
+use lifecycle::Rules;
+
+/// Time that shutdown waits for killed servers to be gone.
+const KILL_WAIT: Duration = Duration::from_millis(500);
+/// Time that shutdown waits for the last writes.
+const WRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// Why the servers could not be started (start policy `sequential`).
+#[derive(Debug, thiserror::Error)]
+#[error("server `{server}` did not start: {reason}; the servers before it were stopped again")]
+pub struct StartFailed {
+    pub server: ServerName,
+    pub reason: Arc<str>,
+}
+
+impl Gateway {
+    /// Starts the initial servers according to the start policy.
+    ///
+    /// # Errors
+    /// [`StartFailed`] under `sequential`; the other policies report failures as they happen.
+    pub async fn start(
+        &self,
+        specs: Vec<ServerSpec>,
+        mut remembered: HashMap<ServerName, Remembered>,
+    ) -> Result<(), StartFailed> {
+        if self.shared.start_policy() != StartPolicy::Sequential {
+            self.reconfigure_with(specs, None, &mut remembered);
+            return Ok(());
+        }
+        let mut up = Vec::new();
+        for spec in specs {
+            up.push(spec);
+            self.reconfigure_with(up.clone(), None, &mut remembered);
+            let servers = self.servers();
+            let Some(server) = servers.last().filter(|server| server.spec.enabled) else {
+                continue;
+            };
+            if let Err(reason) = server.up().await {
+                let server = server.name().clone();
+                self.reconfigure(Vec::new(), None, HashMap::new());
+                return Err(StartFailed { server, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the servers of the configuration file with `specs`: an unchanged server is not disturbed, a changed one
+    /// is restarted, a removed one is stopped. Returns when the old servers are stopping. `remembered` is the saved
+    /// state of new servers.
+    pub fn reconfigure(
+        &self,
+        specs: Vec<ServerSpec>,
+        settings: Option<Settings>,
+        mut remembered: HashMap<ServerName, Remembered>,
+    ) {
+        self.reconfigure_with(specs, settings, &mut remembered);
+    }
+
+    fn reconfigure_with(
+        &self,
+        specs: Vec<ServerSpec>,
+        settings: Option<Settings>,
+        remembered: &mut HashMap<ServerName, Remembered>,
+    ) {
+        self.replace(
+            |_| true,
+            |fleet, shared| {
+                if let Some(settings) = settings {
+                    fleet.settings = Arc::new(settings);
+                }
+                let known = |spec: &ServerSpec| remembered.remove(&spec.name);
+                let is_of_file = |server: &Server| server.spec.declared == Declared::File;
+                put(fleet, is_of_file, specs, known, shared)
+            },
+        );
+    }
+
+    /// Replaces the hosted servers in the same way as [`Gateway::reconfigure`]. Each comes with the state in which an
+    /// earlier run of the gateway left it, if there was one.
+    pub fn host(
+        &self,
+        hosted: Vec<(ServerSpec, Option<Left>)>,
+        mut remembered: HashMap<ServerKey, Remembered>,
+    ) {
+        let (specs, left): (Vec<ServerSpec>, Vec<_>) = hosted.into_iter().unzip();
+        let keys = specs.iter().map(ServerSpec::key);
+        let mut left: HashMap<ServerKey, Option<Left>> = keys.zip(left).collect();
+        self.replace(
+            |_| true,
+            |fleet, shared| {
+                let known = |spec: &ServerSpec| remembered.remove(&spec.key());
+                let is_registered = |server: &Server| server.spec.declared == Declared::Registered;
+                let change = put(fleet, is_registered, specs, known, shared);
+                for server in &change.started {
+                    if let Some(left) = left.remove(server.key()).flatten() {
+                        server.was_left(left);
+                    }
+                }
+                change
+            },
+        );
+    }
+
+    /// Sets the settings and servers of a project, in the same way as [`Gateway::reconfigure`].
+    pub fn project_set(
+        &self,
+        id: &ProjectId,
+        project: Project,
+        specs: Vec<ServerSpec>,
+        mut remembered: HashMap<ServerName, Remembered>,
+    ) {
+        self.replace(
+            |scope| scope.project.as_ref().is_none_or(|named| named == id),
+            |fleet, shared| {
+                fleet.projects.insert(id.clone(), Arc::new(project));
+                let known = |spec: &ServerSpec| remembered.remove(&spec.name);
+                put(fleet, |server| is_own(server, id), specs, known, shared)
+            },
+        );
+    }
+
+    /// Forgets a project and stops its servers (P05).
+    pub fn project_remove(&self, id: &ProjectId) {
+        self.replace(
+            |scope| scope.project.as_ref().is_none_or(|named| named == id),
+            |fleet, shared| {
+                fleet.projects.remove(id);
+                put(
+                    fleet,
+                    |server| is_own(server, id),
+                    Vec::new(),
+                    |_| None,
+                    shared,
+                )
+            },
+        );
+    }
+
+    fn replace(
+        &self,
+        concerns: impl Fn(&Scope) -> bool,
+        change: impl FnOnce(&mut Fleet, &Arc<Shared>) -> Change,
+    ) {
+        let shared = &self.shared;
+        let change = shared.change(|fleet| change(fleet, shared));
+        // Old servers leave the views before they stop, so that no call is sent to a stopping server.
+        shared.publish(&ListKind::ALL, concerns);
+        for server in change.stopped {
+            shared.parts(&server);
+            server.stop();
+        }
+        let settings = shared.fleet().settings.clone();
+        for server in change.started {
+            let rules = Rules::of(&server.spec, &settings);
+            shared.spawn(server.clone().drive(shared.clone()));
+            if server.spec.enabled && !rules.lazy {
+                server.want();
+            }
+        }
+    }
+
+    /// Stops launching servers. Servers that are up keep running, the others stop. All of them have to be gone at `by`.
+    pub fn close(&self, by: Instant) {
+        let _ = self.shared.stop_by.set(by);
+        self.shared.closing.cancel();
+        self.shared.over.cancel();
+    }
+
+    /// Stops all servers ([`Gateway::close`]), and waits until they are gone and all data is saved.
+    pub async fn shutdown(&self, by: Instant) {
+        self.close(by);
+        let fleet = self.shared.fleet();
+        for server in fleet.all() {
+            server.stop();
+        }
+        let gone = futures_util::future::join_all(fleet.all().map(|server| server.stopped()));
+        if tokio::time::timeout_at(by + KILL_WAIT, gone).await.is_err() {
+            tracing::warn!("some servers did not stop in time");
+        }
+        if tokio::time::timeout(WRITE_WAIT, self.shared.written())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "some data could not be saved before the stop: the database does not respond"
+            );
+        }
+    }
+
+    /// Approves these current definitions immediately. Returns `false` if no definition was pending.
+    pub fn approve_tools(&self, server: &ServerKey, tools: &[(NativeName, Arc<str>)]) -> bool {
+        let fleet = self.shared.fleet();
+        let Some(server) = fleet.get(server) else {
+            return false;
+        };
+        let approved = server.pinned.approve(tools);
+        if approved {
+            self.shared.publish_of(server, &[ListKind::Tools]);
+        }
+        approved
+    }
+
+    /// The servers with tools whose definition awaits approval.
+    #[must_use]
+    pub fn unapproved(&self) -> Vec<ServerKey> {
+        let fleet = self.shared.fleet();
+        let waits = |server: &&Arc<Server>| {
+            let pins = server.pinned.pins();
+            pins.values().any(|pin| pin.pending.is_some())
+        };
+        fleet
+            .all()
+            .filter(waits)
+            .map(|server| server.key().clone())
+            .collect()
+    }
+
+    /// Enables or disables a tool immediately (G12). Returns `false` if the server does not exist.
+    pub fn set_tool_enabled(&self, server: &ServerName, tool: &NativeName, enabled: bool) -> bool {
+        let fleet = self.shared.fleet();
+        let (owner, name) = (None, server.clone());
+        let Some(server) = fleet.get(&ServerKey { owner, name }) else {
+            return false;
+        };
+        let mut disabled = BTreeSet::clone(&server.disabled_tools.load());
+        let changed = if enabled {
+            disabled.remove(tool)
+        } else {
+            disabled.insert(tool.clone())
+        };
+        if changed {
+            server.disabled_tools.store(Arc::new(disabled));
+            self.shared.publish_of(server, &[ListKind::Tools]);
+        }
+        true
+    }
+}
+
+/// Servers to stop and to start after a change of the fleet.
+struct Change {
+    stopped: Vec<Arc<Server>>,
+    started: Vec<Arc<Server>>,
+}
+
+/// Returns whether the project declared the server.
+fn is_own(server: &Server, project: &ProjectId) -> bool {
+    server.spec.declared == Declared::Project && server.key().owner.as_ref() == Some(project)
+}
+
+/// Replaces the servers that match `is_old` with those of `specs`. A server stays if only its disabled tools changed.
+fn put(
+    fleet: &mut Fleet,
+    is_old: impl Fn(&Server) -> bool,
+    specs: Vec<ServerSpec>,
+    mut remembered: impl FnMut(&ServerSpec) -> Option<Remembered>,
+    shared: &Arc<Shared>,
+) -> Change {
+    let old: Vec<_> = fleet
+        .all()
+        .filter(|server| is_old(server))
+        .cloned()
+        .collect();
+    let mut started = Vec::new();
+    let mut servers = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let key = spec.key();
+        let before = old.iter().find(|server| *server.key() == key);
+        if let Some(server) = before.filter(|server| same_instance(&server.spec, &spec)) {
+            let disabled = Arc::new(spec.disabled_tools);
+            server.disabled_tools.store(disabled);
+            servers.push(server.clone());
+            continue;
+        }
+        let mut known = remembered(&spec).unwrap_or_default();
+        if let Some(before) = before {
+            let catalog = before.catalog();
+            let is_same = config_digest(&before.spec) == config_digest(&spec);
+            known.renew(&before.pins(), is_same.then_some(&*catalog));
+        }
+        let is_personal = shared.logins.is_personal(&spec);
+        let server = Server::new(spec, known, fleet.settings.limits.queue_len, is_personal);
+        match before {
+            Some(before) => server.comes_after(before),
+            None => {
+                if let Some(parting) = shared.parting(server.key()) {
+                    server.waits_for(&parting);
+                }
+            }
+        }
+        started.push(server.clone());
+        servers.push(server);
+    }
+    let is_kept = |old: &Arc<Server>| servers.iter().any(|server| Arc::ptr_eq(server, old));
+    let stopped = old.iter().filter(|old| !is_kept(old)).cloned().collect();
+    fleet.replace(is_old, servers);
+    Change { stopped, started }
+}
+
+/// Returns whether a running instance can continue under the new spec.
+fn same_instance(old: &ServerSpec, new: &ServerSpec) -> bool {
+    let mut old = old.clone();
+    old.disabled_tools.clone_from(&new.disabled_tools);
+    old == *new
+}

@@ -1,0 +1,85 @@
+//! Determines which servers of a scope are present now, for callers that continue without the others (P12).
+//!
+//! Lists for clients include the remembered tools of an absent server. A chat turn of an agent leaves them out and says
+//! so. Deliberately absent: starting hosted servers, which neither a list nor a call does.
+
+use std::sync::Arc;
+
+use model::{ServerKey, ServerName};
+
+use crate::{
+    Gateway,
+    scope::Scope,
+    server::{FIRST_START, Server, State},
+    views::view::View,
+};
+
+/// A server of a scope that offers nothing at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    pub key: ServerKey,
+    /// Its name in the scope.
+    pub server: ServerName,
+    pub reason: Arc<str>,
+}
+
+impl Gateway {
+    /// The view of the scope, after trying all servers that are in their first start or whose last start failed. Waits
+    /// for at most [`FIRST_START`]. `None` if the scope does not exist.
+    pub async fn attended(&self, scope: &Scope) -> Option<Arc<View>> {
+        let view = self.view(scope)?;
+        futures_util::future::join_all(view.awaited().map(Server::attempted)).await;
+        // Results may not be published in the view yet.
+        self.settled(scope).await
+    }
+}
+
+impl View {
+    /// The servers that offer nothing at the moment, in order.
+    #[must_use]
+    pub fn absent(&self) -> Vec<Absent> {
+        let of = |server: &Arc<Server>| {
+            let reason = server.absence()?;
+            let server_key = server.key().clone();
+            let (server, _) = server.label(&self.scope);
+            Some(Absent {
+                key: server_key,
+                server,
+                reason,
+            })
+        };
+        self.servers.iter().filter_map(of).collect()
+    }
+}
+
+impl Server {
+    /// If it is unknown whether the server works, tries to start it and waits for the result.
+    async fn attempted(self: &Arc<Self>) {
+        if !self.is_idle() || !self.is_doubtful() {
+            return self.first_settled().await;
+        }
+        let mut state = self.subscribe();
+        self.want();
+        let tried = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
+        let _ = tokio::time::timeout(FIRST_START, tried).await;
+    }
+
+    /// Why it offers nothing at the moment, if so.
+    #[must_use]
+    pub fn absence(&self) -> Option<Arc<str>> {
+        match self.state() {
+            State::Ready(_) => None,
+            State::Idle if self.is_doubtful() => Some("it has not been started".into()),
+            State::Starting if self.catalog().info.is_none() => Some("it is still starting".into()),
+            // A call finds it, or waits for it.
+            State::Idle | State::Starting => None,
+            State::Down { reason, .. } => Some(reason),
+            State::Stopped => Some("it is stopped".into()),
+        }
+    }
+
+    /// Returns whether it may not work: it was never reached, or its last start failed.
+    fn is_doubtful(&self) -> bool {
+        self.catalog().info.is_none() || self.status().failures > 0
+    }
+}

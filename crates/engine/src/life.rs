@@ -1,0 +1,8 @@
+//! The life of a server: its loop, the upkeep of its catalog, and its instances for single sessions and callers.
+
+pub(crate) mod chain;
+pub(crate) mod elsewhere;
+mod notifications;
+pub(crate) mod session_instances;
+pub(crate) mod supervisor;
+pub(crate) mod tokens;

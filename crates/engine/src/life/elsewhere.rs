@@ -1,0 +1,120 @@
+//! The life of a server that another gateway of the installation runs: a connection to that gateway.
+
+use std::{sync::Arc, time::Duration};
+
+use model::Sharing;
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+
+use crate::{
+    life::supervisor::asked,
+    server::{
+        Server,
+        gate::{Held, RemoteReplica, Runs},
+    },
+    shared::Shared,
+};
+use lifecycle::Event;
+
+/// Time that callers wait for another gateway to start a server whose gateway was lost.
+pub(crate) const MOVE_WAIT: Duration = Duration::from_secs(10);
+/// Delay between attempts to run a server that another gateway runs.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Determines which gateway runs it.
+    pub(crate) async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
+        match shared.gate.get() {
+            Some(gate) if gate.is_for_one(&self.spec) => gate.enter(&self.spec).await,
+            _ => Ok(Runs::Here(Held::default())),
+        }
+    }
+
+    /// Returns whether this gateway may run it, as far as it knows.
+    pub(crate) fn may_run(&self, shared: &Shared) -> bool {
+        match shared.gate.get() {
+            Some(gate) if gate.is_for_one(&self.spec) => self.fence.lock().is_some(),
+            _ => true,
+        }
+    }
+
+    /// Returns whether all callers share one instance.
+    pub(crate) fn is_for_all(&self) -> bool {
+        !self.is_personal && self.spec.sharing != Sharing::Session
+    }
+
+    /// Runs from connecting to the gateway that runs the server until that connection is lost.
+    pub(crate) async fn life_elsewhere(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        place: &RemoteReplica,
+        launched: Instant,
+        tell: &mpsc::Sender<Event>,
+        mut stop: watch::Receiver<Option<Duration>>,
+    ) -> Event {
+        let capabilities = shared.shared_capabilities();
+        let reaching = shared.connect.reach(&self.spec, place, &capabilities);
+        let reached = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => return Event::Stopped,
+            () = place.lost.cancelled() => return self.elsewhere(&place.why),
+            reached = reaching => reached,
+        };
+        let (connection, ambient) = match reached {
+            Ok((connection, ambient)) => (Arc::new(connection), ambient),
+            Err(error) => {
+                let why = format!("{}, but cannot be reached there: {error}", place.why);
+                return self.elsewhere(&why);
+            }
+        };
+        self.note_elsewhere();
+        let is_stopped = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => true,
+            () = place.lost.cancelled() => false,
+            _ = self.conversation(shared, &connection, ambient, launched, tell) => false,
+        };
+        *self.live.lock() = None;
+        self.known.status().moves_until = Some(Instant::now() + MOVE_WAIT);
+        connection.close(Duration::ZERO).await;
+        match is_stopped {
+            true => Event::Stopped,
+            false => self.elsewhere(&place.why),
+        }
+    }
+
+    /// Another gateway runs it, or this one may not at the moment.
+    pub(crate) fn elsewhere(&self, why: &str) -> Event {
+        self.note_elsewhere();
+        self.say(why);
+        Event::Refused {
+            why: why.to_owned(),
+            again: Some(RETRY_DELAY),
+        }
+    }
+
+    /// No gateway can run it at the moment.
+    pub(crate) fn nowhere(&self, why: String) -> Event {
+        self.note(false);
+        self.say(why.as_str());
+        Event::Refused {
+            why,
+            again: Some(RETRY_DELAY),
+        }
+    }
+
+    fn note_elsewhere(&self) {
+        self.note(true);
+    }
+
+    /// Notes that it does not run here.
+    fn note(&self, elsewhere: bool) {
+        *self.fence.lock() = None;
+        let mut status = self.known.status();
+        status.elsewhere = elsewhere;
+        status.refused = None;
+        status.needs_login = false;
+    }
+}

@@ -1,0 +1,342 @@
+//! Keeps a connected server's catalog up to date, and handles its messages that belong to no call.
+
+use std::sync::{Arc, atomic::Ordering};
+use std::time::Duration;
+
+use mcp::{
+    Frame, RpcError,
+    client::{Ambient, Event},
+    protocol::method,
+};
+use model::{Pinning, ServerKey, Sharing};
+use tokio::time::Instant;
+
+use crate::{
+    catalog::{Catalog, Item, ListKind, fetch_list},
+    records::{memory::Told, pinned::KeptBack, remember::News},
+    server::{Server, State, connection::Connection},
+    shared::Shared,
+};
+
+/// Initial delay before a list that could not be fetched is requested again. It doubles up to three times.
+const FETCH_RETRY_DELAY: Duration = Duration::from_secs(8);
+
+impl Server {
+    /// Fetches the catalog over a new connection and handles its messages until it ends. Calls `ready` once the server
+    /// can take calls. Returns why the connection ended.
+    pub(crate) async fn converse(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        ambient: Ambient,
+        launched: Instant,
+        ready: impl Fn() + Sync,
+    ) -> Arc<str> {
+        let working = async {
+            self.take_stock(shared, connection, launched, &ready).await;
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            why = self.serve(shared, connection, ambient) => why,
+            () = working => "unreachable: it pends".into(),
+        }
+    }
+
+    /// Fetches the lists of a newly connected server and publishes them.
+    ///
+    /// A server whose catalog was known before takes calls under the known names: once its tools were compared with the
+    /// approved ones or, if changed tools are not kept back, immediately. A list that cannot be fetched stays as it was
+    /// and is requested again.
+    async fn take_stock(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        launched: Instant,
+        ready: &(impl Fn() + Sync),
+    ) {
+        let info = connection.client.info();
+        let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
+        let compares_first = shared.fleet().settings.pinning == Pinning::Quarantine;
+        if returns && !compares_first {
+            ready();
+        } else {
+            // Wakes tasks that wait for the handshake.
+            self.state.send_modify(|_| {});
+        }
+        let mut missing = Vec::new();
+        for kind in ListKind::ALL {
+            missing.extend(self.fetch(shared, connection, &[kind]).await);
+            if self.is_blocked() {
+                return;
+            }
+            if returns && compares_first && kind == ListKind::Tools {
+                ready();
+            }
+        }
+        tracing::info!(
+            server = %self.key(),
+            version = %info.version,
+            tools = self.catalog().list(ListKind::Tools).len(),
+            ms = u64::try_from(launched.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "connected"
+        );
+        connection.is_known.store(true, Ordering::Relaxed);
+        if !returns {
+            ready();
+        }
+        // Published views depend on whether the server is up.
+        let is_up = |state: &State| matches!(state, State::Ready(_));
+        let _ = self.state.subscribe().wait_for(is_up).await;
+        self.settled.store(true, Ordering::Release);
+        shared.publish_of(self, &ListKind::ALL);
+        self.settle();
+        self.keep(shared);
+        let mut attempts = 0u32;
+        while !missing.is_empty() {
+            tokio::time::sleep(FETCH_RETRY_DELAY.saturating_mul(1 << attempts)).await;
+            attempts = (attempts + 1).min(3);
+            let asked = std::mem::take(&mut missing);
+            missing = self.fetch(shared, connection, &asked).await;
+            if missing.len() < asked.len() {
+                shared.publish_of(self, &asked);
+                self.keep(shared);
+            }
+        }
+    }
+
+    /// Fetches these lists one after the other. Returns those that could not be fetched.
+    ///
+    /// A failed list does not affect the others, and its known items stay.
+    async fn fetch(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Connection,
+        kinds: &[ListKind],
+    ) -> Vec<ListKind> {
+        let mut missing = Vec::new();
+        for kind in kinds {
+            // Each caller has separate resources here, so a common list would be wrong.
+            let is_private = self.is_personal && *kind == ListKind::Resources;
+            if is_private || !connection.client.info().has(kind.capability()) {
+                self.change(|catalog| catalog.set(*kind, Vec::new()));
+                continue;
+            }
+            match fetch_list(&connection.client, *kind, self.name().as_str()).await {
+                Ok((items, behind)) => {
+                    if *kind == ListKind::Tools {
+                        if !self.look_behind(shared, connection, behind) {
+                            connection.client.close(shared.stop_grace).await;
+                            return missing;
+                        }
+                        self.compare(shared, &items);
+                    }
+                    self.change(|catalog| catalog.set(*kind, items));
+                }
+                Err(error) => {
+                    tracing::warn!(server = %self.key(), "{} failed: {error}", kind.method());
+                    missing.push(*kind);
+                }
+            }
+        }
+        missing
+    }
+
+    /// Saves the catalog for the next start, without tools whose definitions cannot be saved.
+    fn keep(&self, shared: &Arc<Shared>) {
+        let mut catalog = self.catalog();
+        let is_unkept =
+            |item: &Item| matches!(self.keeps_back(&item.native), Some(KeptBack::Unkept(_)));
+        let tools = catalog.list(ListKind::Tools).clone();
+        if tools.iter().any(is_unkept) {
+            let kept = tools.iter().filter(|item| !is_unkept(item)).cloned();
+            Arc::make_mut(&mut catalog).set(ListKind::Tools, kept.collect());
+        }
+        let digest = self.pinned.config().to_string();
+        if shared.memory.catalog(self.key(), digest, catalog) {
+            self.write_down(shared);
+        }
+    }
+
+    fn write_down(&self, shared: &Arc<Shared>) {
+        shared.spawn_writer(write_down(shared.clone(), self.key().clone()));
+    }
+
+    /// Compares the tools' definitions with the pinned ones, and saves what is new.
+    fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
+        // The successor may have another configuration, and nothing may be approved on its behalf.
+        if self.over.is_cancelled() {
+            return;
+        }
+        let policy = shared.fleet().settings.pinning;
+        let seen = self.pinned.compare(tools, policy);
+        if seen.is_empty() {
+            return;
+        }
+        for seen in &seen {
+            let (key, tool) = (self.key(), seen.tool.as_str());
+            match seen.news {
+                News::Tool | News::Same => {}
+                News::Configured => {
+                    tracing::info!(server = %key, tool, "the definition of the tool has changed along with the server's configuration, so it counts as approved");
+                }
+                News::Words if policy == Pinning::Quarantine => {
+                    tracing::warn!(server = %key, tool, "the definition of the tool has changed: kept back until it is approved");
+                }
+                News::Words => {
+                    tracing::warn!(server = %key, tool, "the definition of the tool has changed, but it is still offered");
+                }
+            }
+        }
+        if shared.memory.pins(self.key(), seen) {
+            self.write_down(shared);
+        }
+    }
+
+    /// Replaces the catalog with a changed copy. Called only by the server's own loop.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
+        let mut catalog = Catalog::clone(&self.catalog.load());
+        let outcome = change(&mut catalog);
+        self.catalog.store(Arc::new(catalog));
+        outcome
+    }
+
+    /// Handles everything outside of calls until the connection ends. Returns why it ended.
+    async fn serve(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        mut ambient: Ambient,
+    ) -> Arc<str> {
+        let closed = connection.client.closed();
+        let subscriptions = self.upstream.run(self.name(), connection, |frame| {
+            self.notified(shared, frame)
+        });
+        let events = async {
+            while let Some(event) = ambient.recv().await {
+                self.ambient(shared, connection, event).await;
+            }
+            std::future::pending::<()>().await
+        };
+        let refreshing = async {
+            loop {
+                let kinds = self.refresh.next().await;
+                self.fetch(shared, connection, &kinds).await;
+                shared.publish_of(self, &kinds);
+                self.keep(shared);
+            }
+        };
+        tokio::select! {
+            why = closed => why,
+            () = refreshing => "unreachable: it never returns".into(),
+            () = subscriptions => "subscriptions ended".into(),
+            () = events => "events ended".into(),
+        }
+    }
+
+    pub(crate) async fn ambient(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        event: Event,
+    ) {
+        match event {
+            Event::Request(request) => {
+                // No call is in flight, and a shared server has no particular client (`sharing`).
+                let answer = if request.method() == method::ROOTS_LIST {
+                    Frame::result(request.id(), b"{\"roots\":[]}")
+                } else {
+                    refused(&request, "arrived while no call was in flight")
+                };
+                let _ = connection.client.send(&answer).await;
+            }
+            // During start-up, requests do not belong to calls (server-filesystem asks for roots).
+            Event::Unclear(request)
+                if request.method() == method::ROOTS_LIST
+                    && !connection.is_known.load(Ordering::Relaxed) =>
+            {
+                let answer = Frame::result(request.id(), b"{\"roots\":[]}");
+                let _ = connection.client.send(&answer).await;
+            }
+            Event::Unclear(request) => {
+                let turns = self.take_turns(shared);
+                let mut why = "could belong to calls of several sessions".to_owned();
+                if turns {
+                    why.push_str(
+                        " (from now on the server gets the calls of one session at a time: call again)",
+                    );
+                }
+                let answer = refused(&request, &why);
+                let _ = connection.client.send(&answer).await;
+            }
+            Event::Notification(frame) => self.notified(shared, &frame),
+            Event::Response(_) => {}
+        }
+    }
+
+    /// Makes the server take the calls of one session at a time, unless its limit was set by the user. Needed because
+    /// its requests do not say which call they belong to. Returns whether it takes turns.
+    fn take_turns(&self, shared: &Arc<Shared>) -> bool {
+        // If sessions have separate instances, callers of the shared one have no session that could be asked.
+        if self.spec.max_concurrency.is_some() || self.spec.sharing == Sharing::Session {
+            return false;
+        }
+        if self.queue.take_turns() {
+            tracing::warn!(
+                server = %self.key(),
+                "it sent a request to a client while calls of several sessions were in flight: from now on it gets the calls \
+                 of one session at a time; \"sharing\": \"session\" gives each session a separate instance"
+            );
+            self.change(|catalog| catalog.takes_turns = true);
+            self.keep(shared);
+        }
+        true
+    }
+
+    /// Handles a notification that belongs to no call.
+    pub(crate) fn notified(&self, shared: &Shared, frame: &Frame) {
+        match frame.method() {
+            method::TOOLS_CHANGED => self.refresh.of(&[ListKind::Tools]),
+            method::PROMPTS_CHANGED => self.refresh.of(&[ListKind::Prompts]),
+            method::RESOURCES_CHANGED => {
+                self.refresh.of(&[ListKind::Resources, ListKind::Templates]);
+            }
+            method::RESOURCE_UPDATED => {
+                if let Some(native) = frame.object().and_then(|params| params.string("uri")) {
+                    shared.hub.resource_updated(self.key(), &native, frame);
+                }
+            }
+            // A task concerns only its owner.
+            mcp::tasks::STATUS => shared.tasks.tell(self.key(), frame),
+            mcp::tasks::STATUS_MODERN => {}
+            method::MESSAGE => shared
+                .hub
+                .log_message(frame, |scope| shared.fleet().sees(scope, self)),
+            _ => shared
+                .hub
+                .broadcast(frame, |scope| shared.fleet().sees(scope, self)),
+        }
+    }
+}
+
+/// Saves what is noted for a server, and applies the outcome to its pins.
+async fn write_down(shared: Arc<Shared>, key: ServerKey) {
+    let tell = |told: Told<'_>| {
+        let fleet = shared.fleet();
+        if let Some(server) = fleet.get(&key)
+            && server.pinned.told(&told)
+        {
+            shared.publish_of(server, &[ListKind::Tools]);
+        }
+    };
+    shared.memory.write(&key, &tell).await;
+}
+
+/// The error response to a request that cannot be passed to a client.
+fn refused(question: &Frame, why: &str) -> Frame {
+    let what = format!(
+        "{} {why}: configure the server with \"maxConcurrency\": 1 or \"sharing\": \"session\"",
+        question.method()
+    );
+    let error = RpcError::new(mcp::error::METHOD_NOT_FOUND, what);
+    Frame::error(question.id(), &error)
+}

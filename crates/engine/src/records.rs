@@ -1,0 +1,8 @@
+//! What survives a restart: the logs of calls and events, catalogs, approved definitions, and encryption.
+
+pub(crate) mod audit;
+pub(crate) mod event_log;
+pub(crate) mod memory;
+pub(crate) mod pinned;
+pub mod remember;
+pub mod secrets;

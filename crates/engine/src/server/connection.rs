@@ -1,0 +1,169 @@
+//! A live connection to an instance.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use mcp::{
+    Era,
+    chain::Behind,
+    client::{Client, Outgoing},
+};
+use model::Provider;
+use parking_lot::Mutex;
+use runtime::{Enforced, Handle, VisibleFiles};
+
+use crate::{
+    exchange::Caller,
+    server::{gate::CALLER, logins::Issued},
+};
+
+/// A live connection to an instance.
+pub struct Connection {
+    pub client: Client,
+    /// True if another gateway of the installation runs the instance, and this connection leads to that gateway.
+    pub(crate) is_elsewhere: bool,
+    /// The instance, if this gateway runs it.
+    pub handle: Option<Handle>,
+    /// How it is sandboxed, if it is.
+    pub hosted: Option<Arc<Placement>>,
+    /// The access token in the instance's environment.
+    pub(crate) issued: Option<Issued>,
+    /// The principal whose sign-in it uses, unless it is the shared one.
+    pub(crate) whose: Option<Arc<str>>,
+    pub(crate) level: AtomicU8,
+    /// The tools that it lists, if it belongs to one session.
+    pub(crate) own_tools: OwnTools,
+    /// Set once the server's lists were fetched. Before that, its requests belong to its start-up.
+    pub(crate) is_known: AtomicBool,
+    /// The server's last report about itself and the gateways behind it, if it is a gateway.
+    pub(crate) behind: ArcSwapOption<Behind>,
+}
+
+/// How an instance is sandboxed, and which limits are enforced.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    pub provider: Provider,
+    /// Why this provider was chosen.
+    pub why: Arc<str>,
+    pub enforced: Arc<[Enforced]>,
+    /// The files that it sees, if its runtime can list them.
+    pub files: Option<Arc<VisibleFiles>>,
+    /// The addresses on this host at which its ports are reached.
+    pub ports: Vec<(u16, std::net::SocketAddr)>,
+}
+
+/// Native names of tools.
+pub(crate) type Names = Arc<BTreeSet<Arc<str>>>;
+
+/// The tools that one instance lists, as far as they are known.
+#[derive(Default)]
+pub(crate) struct OwnTools(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    names: Option<Names>,
+    /// Number of changes of the list so far. A list requested before the latest change is outdated.
+    changes: u64,
+}
+
+impl OwnTools {
+    pub(crate) fn names(&self) -> Option<Names> {
+        self.0.lock().names.clone()
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.lock().changes
+    }
+
+    /// Stores a list that was requested after this number of changes, unless it has changed since.
+    pub(crate) fn learn(&self, names: &Names, changes: u64) {
+        let mut known = self.0.lock();
+        if known.changes == changes {
+            known.names = Some(names.clone());
+        }
+    }
+
+    /// The list has changed. It is fetched when it is needed next.
+    pub(crate) fn forget(&self) {
+        let mut known = self.0.lock();
+        known.names = None;
+        known.changes += 1;
+    }
+}
+
+impl Connection {
+    /// A new connection. `handle` and `hosted` are as in the fields of these names.
+    #[must_use]
+    pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Placement>>) -> Self {
+        let behind = client.info().behind.clone().map(Arc::new);
+        Self {
+            client,
+            is_elsewhere: false,
+            handle,
+            hosted,
+            issued: None,
+            whose: None,
+            level: AtomicU8::new(u8::MAX),
+            own_tools: OwnTools::default(),
+            is_known: AtomicBool::new(false),
+            behind: ArcSwapOption::new(behind),
+        }
+    }
+
+    /// Names the caller in the request, if the other side needs to know.
+    pub(crate) fn name_caller(&self, outgoing: &mut Outgoing<'_>, caller: &Caller) {
+        if self.is_elsewhere
+            && let Ok(principal) = HeaderValue::from_str(&caller.principal)
+        {
+            outgoing.headers.push((CALLER, principal));
+        }
+    }
+
+    /// Closes the connection, and stops the instance if this gateway runs it.
+    pub(crate) async fn close(&self, grace: Duration) {
+        self.client.close(grace).await;
+        if let Some(handle) = &self.handle {
+            handle.stop(grace).await;
+        }
+    }
+
+    /// Asks the server to log from `level` on, if the connection belongs to one session. A shared server is asked for
+    /// all levels, and each client's messages are filtered: by its level or, if it set none, by what the server would
+    /// send by default.
+    pub(crate) async fn ensure_level(&self, level: &'static str, is_own: bool) {
+        let info = self.client.info();
+        let level = if is_own {
+            level
+        } else {
+            mcp::bridge::LOG_LEVELS[0]
+        };
+        let Some(rank) = mcp::bridge::LOG_LEVELS
+            .iter()
+            .position(|known| *known == level)
+        else {
+            return;
+        };
+        let rank = u8::try_from(rank).unwrap_or(u8::MAX);
+        if info.era == Era::Modern
+            || !info.has("logging")
+            || self.level.swap(rank, Ordering::Relaxed) == rank
+        {
+            return;
+        }
+        let members = format!("\"level\":\"{level}\"");
+        let asked = self.client.ask(mcp::protocol::method::SET_LEVEL, &members);
+        match tokio::time::timeout(Duration::from_secs(5), asked).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!("logging/setLevel failed: {error}"),
+            Err(_) => tracing::debug!("logging/setLevel timed out"),
+        }
+    }
+}

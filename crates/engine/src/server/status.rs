@@ -1,0 +1,123 @@
+//! The status of a server, as operators see it.
+
+use std::{sync::Arc, time::SystemTime};
+
+use parking_lot::{Mutex, MutexGuard};
+use runtime::{Exit, Usage};
+use tokio::time::Instant;
+
+use crate::server::{connection::Placement, launch::Refused};
+use lifecycle::{Last, Phase};
+
+/// The status of a server.
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub phase: Phase,
+    /// Why it is not up, if it was or should be.
+    pub reason: Option<Arc<str>>,
+    pub since: SystemTime,
+    /// When the running instance became ready.
+    pub ready_at: Option<SystemTime>,
+    pub next_attempt: Option<Instant>,
+    /// Automatic restarts since it was last started by a person or with the gateway.
+    pub restarts: u64,
+    /// Consecutive failed starts.
+    pub failures: u32,
+    pub last_crash: Option<Crash>,
+    /// Of the running instance, or of the last one.
+    pub placement: Option<Arc<Placement>>,
+    pub warnings: u64,
+    /// The part of its registration that made the last start impossible.
+    pub refused: Option<Refused>,
+    /// True if it is not up because a user has to sign in first.
+    pub needs_login: bool,
+    /// True if another gateway runs it, or this one may not at the moment.
+    pub elsewhere: bool,
+    /// Until when callers wait for another gateway to take it over.
+    pub(crate) moves_until: Option<Instant>,
+}
+
+impl Status {
+    /// The status word: `needs_login`, `elsewhere` or the word of its phase.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self.phase {
+            Phase::Blocked { .. } if self.needs_login => "needs_login",
+            Phase::Blocked { .. } | Phase::Running { .. } if self.elsewhere => "elsewhere",
+            phase => phase.word(),
+        }
+    }
+}
+
+/// The last unexpected exit.
+#[derive(Clone, Debug)]
+pub struct Crash {
+    pub at: SystemTime,
+    pub cause: String,
+    pub exit: Option<Exit>,
+    /// The last lines of its stderr, with secrets removed.
+    pub stderr: String,
+}
+
+/// The state in which an earlier run of the gateway left a server.
+#[derive(Clone, Debug)]
+pub struct Left {
+    pub last: Last,
+    /// The last crash that was recorded.
+    pub crash: Option<Crash>,
+}
+
+/// How a server begins.
+#[derive(Clone, Debug)]
+pub(crate) enum Begin {
+    /// It replaces a server that ran or was due to run.
+    New,
+    /// The gateway started and found the server in this state.
+    Left(Last),
+    /// It replaces a server that was not due to run.
+    Resting,
+}
+
+/// Current resource usage of an instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub usage: Usage,
+    /// Cores used since the last measurement. `None` for the first one.
+    pub cores: Option<f64>,
+}
+
+/// The state of a server other than its connection.
+pub(crate) struct Known {
+    status: Mutex<Status>,
+    pub(crate) measured: Mutex<Option<(Instant, Usage)>>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            status: Mutex::new(Status {
+                phase: Phase::Idle,
+                reason: None,
+                since: SystemTime::now(),
+                ready_at: None,
+                next_attempt: None,
+                restarts: 0,
+                failures: 0,
+                last_crash: None,
+                placement: None,
+                warnings: 0,
+                refused: None,
+                needs_login: false,
+                elsewhere: false,
+                moves_until: None,
+            }),
+            measured: Mutex::default(),
+        }
+    }
+}
+
+impl Known {
+    pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock()
+    }
+}

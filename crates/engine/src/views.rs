@@ -1,0 +1,8 @@
+//! What one caller sees of all servers.
+
+pub(crate) mod entry;
+pub(crate) mod fleet;
+pub(crate) mod names;
+pub(crate) mod offers;
+pub(crate) mod refusals;
+pub mod view;

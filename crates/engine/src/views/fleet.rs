@@ -1,0 +1,232 @@
+//! All configured servers, and which scopes see them.
+//!
+//! Invariants: a value is immutable and is replaced as a whole. A project's own servers are visible only to this
+//! project and to callers that name no project. Deliberately absent: where the specs come from, and what the servers
+//! are doing.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use model::{
+    Declared, NativeName, Pinning, ProjectId, ProjectView, ServerKey, Settings, ToolRef,
+    ToolSetting,
+};
+
+use crate::{catalog::ListKind, records::pinned::KeptBack, scope::Scope, server::Server};
+
+/// The settings of a project.
+#[derive(Clone, Default)]
+pub struct Project {
+    /// The shared servers that it sees, and its naming policy.
+    pub view: ProjectView,
+    pub tools: HashMap<ToolRef, ToolSetting>,
+}
+
+/// All servers in a fixed order: those of the configuration file (in file order), registered ones, those declared by
+/// projects.
+#[derive(Clone, Default)]
+pub struct Fleet {
+    pub settings: Arc<Settings>,
+    /// By owner.
+    servers: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>>,
+    pub projects: BTreeMap<ProjectId, Arc<Project>>,
+}
+
+impl Fleet {
+    /// A fleet without servers.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings: Arc::new(settings),
+            ..Self::default()
+        }
+    }
+
+    /// All servers, those without an owner first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers.values().flatten()
+    }
+
+    /// Servers of the configuration file, in file order.
+    pub fn of_file(&self) -> impl Iterator<Item = &Arc<Server>> {
+        declared(self.of(None), Declared::File)
+    }
+
+    /// Registered servers, of all projects and of none.
+    pub fn registered(&self) -> impl Iterator<Item = &Arc<Server>> {
+        let is = |server: &&Arc<Server>| server.spec.declared == Declared::Registered;
+        self.all().filter(is)
+    }
+
+    /// Servers of a project. `None`: servers without a project.
+    pub(crate) fn of(&self, owner: Option<&ProjectId>) -> &[Arc<Server>] {
+        let servers = self.servers.get(&owner.cloned());
+        servers.map_or(&[], Vec::as_slice)
+    }
+
+    /// Replaces the servers that match `is_old` with `fresh`, and returns them.
+    pub(crate) fn replace(
+        &mut self,
+        is_old: impl Fn(&Server) -> bool,
+        fresh: Vec<Arc<Server>>,
+    ) -> Vec<Arc<Server>> {
+        let mut gone = Vec::new();
+        for servers in self.servers.values_mut() {
+            let (old, kept) = servers.drain(..).partition(|server| is_old(server));
+            *servers = kept;
+            gone.extend::<Vec<_>>(old);
+        }
+        for server in fresh {
+            let owner = server.key().owner.clone();
+            self.servers.entry(owner).or_default().push(server);
+        }
+        self.servers.retain(|_, servers| !servers.is_empty());
+        for servers in self.servers.values_mut() {
+            servers.sort_by_key(|server| server.spec.declared);
+        }
+        gone
+    }
+
+    /// The server with this key. If there are two, the one that hides the other.
+    #[must_use]
+    pub fn get(&self, key: &ServerKey) -> Option<&Arc<Server>> {
+        let servers = self.of(key.owner.as_ref()).iter();
+        let named = servers.filter(|server| *server.name() == key.name);
+        named.min_by_key(|server| server.spec.declared == Declared::Registered)
+    }
+
+    /// The server that was registered with this id.
+    #[must_use]
+    pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
+        let is = |server: &&Arc<Server>| server.spec.registered_as() == Some(id);
+        self.registered().find(is)
+    }
+
+    /// Returns whether the project exists.
+    #[must_use]
+    pub fn has_project(&self, id: &ProjectId) -> bool {
+        self.projects.contains_key(id) || self.declares(id)
+    }
+
+    /// Returns whether the configuration file declares the project.
+    #[must_use]
+    pub fn declares(&self, id: &ProjectId) -> bool {
+        self.settings.projects.contains_key(id)
+            || self
+                .of_file()
+                .any(|server| server.spec.projects.contains(id))
+    }
+
+    /// The settings of a project: those stored for it, otherwise those of the configuration file.
+    pub(crate) fn project_view(&self, id: &ProjectId) -> Option<&ProjectView> {
+        match self.projects.get(id) {
+            Some(project) => Some(&project.view),
+            None => self.settings.projects.get(id),
+        }
+    }
+
+    pub(crate) fn tool_setting(&self, scope: &Scope, tool: &ToolRef) -> Option<&ToolSetting> {
+        self.projects.get(scope.project.as_ref()?)?.tools.get(tool)
+    }
+
+    pub(crate) fn tool_settings(
+        &self,
+        scope: &Scope,
+    ) -> impl Iterator<Item = (&ToolRef, &ToolSetting)> {
+        let project = scope.project.as_ref().and_then(|id| self.projects.get(id));
+        project.into_iter().flat_map(|project| &project.tools)
+    }
+
+    /// Returns whether a caller of this scope sees the server, whether or not it is enabled.
+    pub(crate) fn sees(&self, scope: &Scope, server: &Server) -> bool {
+        if scope
+            .server
+            .as_ref()
+            .is_some_and(|only| only != server.name())
+        {
+            return false;
+        }
+        match (&scope.project, &server.spec.owner) {
+            // A bare server name is unambiguous only for servers without a project.
+            (None, Some(_)) => scope.server.is_none(),
+            (None, None) => true,
+            (Some(project), Some(owner)) => project == owner,
+            (Some(project), None) => self.lends(project, server),
+        }
+    }
+
+    /// Returns whether a project sees this shared server.
+    fn lends(&self, project: &ProjectId, server: &Server) -> bool {
+        let named = server.spec.projects.contains(project);
+        let listed = self
+            .project_view(project)
+            .and_then(|view| view.servers.as_ref());
+        match listed {
+            Some(listed) if listed.is_empty() => named,
+            Some(listed) => {
+                listed.contains(server.name()) && server.spec.is_in_project(Some(project))
+            }
+            None => server.spec.is_in_project(Some(project)),
+        }
+    }
+
+    /// The enabled servers of a scope, in order. `None` if the project or server does not exist.
+    pub(crate) fn seen(&self, scope: &Scope) -> Option<Vec<Arc<Server>>> {
+        if let Some(project) = &scope.project
+            && !self.has_project(project)
+        {
+            return None;
+        }
+        let is_seen = |server: &&Arc<Server>| {
+            server.spec.enabled && self.sees(scope, server) && !self.is_hidden(scope, server)
+        };
+        let seen: Vec<Arc<Server>> = match &scope.project {
+            None => self.all().filter(is_seen).cloned().collect(),
+            project => {
+                let own = self.of(project.as_ref()).iter();
+                let all = self.of(None).iter().chain(own);
+                all.filter(is_seen).cloned().collect()
+            }
+        };
+        if scope.server.is_some() && seen.is_empty() {
+            return None;
+        }
+        Some(seen)
+    }
+
+    /// The server's tools that are kept back, with the reasons.
+    #[must_use]
+    pub fn kept_back(&self, server: &Server) -> Vec<(NativeName, KeptBack)> {
+        if self.settings.pinning != Pinning::Quarantine {
+            return Vec::new();
+        }
+        let catalog = server.catalog();
+        let tools = catalog.list(ListKind::Tools).iter();
+        let kept = tools.filter_map(|item| {
+            let why = server.keeps_back(&item.native)?;
+            Some((NativeName::new(item.native.clone()), why))
+        });
+        kept.collect()
+    }
+
+    /// Returns whether a server with the same name hides this one. A server of the file hides a registered one; a
+    /// server that a project declared hides both.
+    fn is_hidden(&self, scope: &Scope, server: &Server) -> bool {
+        let is_named = |other: &Arc<Server>| {
+            other.name() == server.name() && other.spec.declared != Declared::Registered
+        };
+        let owner = server.key().owner.as_ref();
+        let registered = server.spec.declared == Declared::Registered;
+        let by_own = owner.is_none()
+            && scope.project.is_some()
+            && self.of(scope.project.as_ref()).iter().any(is_named);
+        by_own || (registered && self.of(owner).iter().any(is_named))
+    }
+}
+
+fn declared(servers: &[Arc<Server>], by: Declared) -> impl Iterator<Item = &Arc<Server>> {
+    servers
+        .iter()
+        .filter(move |server| server.spec.declared == by)
+}

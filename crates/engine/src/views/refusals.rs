@@ -1,0 +1,78 @@
+//! Errors for names that do not resolve.
+
+use mcp::{RpcError, error, json::quote};
+
+use crate::{
+    catalog::ListKind, records::pinned::KeptBack, scope::Scope, server::Server, views::entry::Entry,
+};
+
+/// Characters of a name repeated in an error.
+const SHOWN_CHARS: usize = 100;
+
+/// The error for a name that is not offered. `same` are the entries that have this name without a prefix.
+pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
+    let what = if kind == ListKind::Tools {
+        "tool"
+    } else {
+        "prompt"
+    };
+    let shown: String = name.chars().take(SHOWN_CHARS).collect();
+    let names: Vec<String> = same
+        .iter()
+        .map(|entry| format!("`{}`", entry.exposed))
+        .collect();
+    let hint = match names.as_slice() {
+        [] => String::new(),
+        names => format!(
+            ": several servers have one of that name, call {}",
+            names.join(" or ")
+        ),
+    };
+    RpcError::new(
+        error::INVALID_PARAMS,
+        format!("Unknown {what}: {shown}{hint}"),
+    )
+}
+
+/// The error for a tool that is kept back, with the reason and who can approve it.
+pub(crate) fn kept_back(
+    scope: &Scope,
+    name: &str,
+    server: &Server,
+    native: &str,
+    why: &KeptBack,
+) -> RpcError {
+    let shown = |text: &str| -> String { text.chars().take(SHOWN_CHARS).collect() };
+    let (label, _) = server.label(scope);
+    let server = server.key();
+    let text = match why {
+        KeptBack::Changed => {
+            let (who, option) = match &server.owner {
+                Some(project) => (
+                    format!(
+                        "an administrator, or a key of project `{project}` with the role `manage`"
+                    ),
+                    format!(" --project {project}"),
+                ),
+                None => ("an administrator".to_owned(), String::new()),
+            };
+            format!(
+                "server `{label}` has changed its definition since it was approved; {who} can approve the change: \
+                 `toolwharf tools approve {}/{}{option}`",
+                server.name,
+                shown(native)
+            )
+        }
+        KeptBack::Unkept(why) => format!(
+            "its definition cannot be saved ({why}), so a later change by server `{label}` would go unnoticed; \
+             it cannot be approved until that is fixed"
+        ),
+    };
+    let data = format!(
+        "{{\"reason\":\"kept_back\",\"server\":{},\"tool\":{}}}",
+        quote(label.as_str()),
+        quote(native)
+    );
+    let text = format!("Tool {} is kept back: {text}", shown(name));
+    RpcError::new(error::INVALID_PARAMS, text).with_data(data.into_bytes())
+}
