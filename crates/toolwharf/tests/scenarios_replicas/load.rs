@@ -5,7 +5,7 @@
 //! servers: `near`, which every replica runs, and a registered server, which one replica runs.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -491,6 +491,7 @@ async fn balance(
     let recorded = records(fleet).await;
     let mut wrong = Vec::new();
     let (mut failed, mut lacking) = ([0, 0], 0);
+    let mut reasons: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for (text, call) in calls {
         let times = executed.remove(text).unwrap_or(0);
         let digest = hex::encode(Sha256::digest(&call.arguments));
@@ -504,7 +505,7 @@ async fn balance(
             && records.iter().all(|status| status != "open");
         lacking += usize::from(!is_recorded);
         if let Some(why) = &call.failed {
-            eprintln!("{text} failed at {}: {why}", call.server);
+            *reasons.entry((call.server, why)).or_default() += 1;
         }
         if !is_balanced {
             wrong.push(format!(
@@ -513,6 +514,9 @@ async fn balance(
             ));
         }
         failed[usize::from(call.server == "near")] += usize::from(!is_good);
+    }
+    for ((server, why), calls) in reasons {
+        eprintln!("{calls} calls failed at {server}: {why}");
     }
     assert!(
         wrong.is_empty(),

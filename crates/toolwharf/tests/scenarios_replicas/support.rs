@@ -155,21 +155,38 @@ impl Watched {
     }
 }
 
-/// Returns the running processes of the scripted server of this name.
+/// Returns the processes of the scripted server of this name that run at the same time.
+///
+/// Processes are looked at one after the other. One that has ended before the newest one started does not count.
 fn instances(name: &str) -> Vec<String> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let is_one = |process: &fs::DirEntry| {
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let seen = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let line = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
         let mut words = line.split('\0');
-        words
+        let is_one = words
             .next()
             .is_some_and(|program| program.ends_with("/testkit-scripted"))
-            && words.any(|word| word == name)
-    };
-    let found = processes.filter(is_one);
-    found
-        .map(|process| process.file_name().to_string_lossy().into_owned())
-        .collect()
+            && words.any(|word| word == name);
+        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // The name, in parentheses, is the second field; the start is the twentieth after it, in hundredths of a second.
+        let started = stat
+            .rsplit(") ")
+            .next()
+            .and_then(|fields| fields.split(' ').nth(19));
+        if let Some(started) = started.filter(|_| is_one) {
+            let pid = process.file_name().to_string_lossy().into_owned();
+            let seen = seen.tv_sec * 100 + seen.tv_nsec / 10_000_000;
+            found.push((pid, started.parse().unwrap(), seen));
+        }
+    }
+    let newest: i64 = found
+        .iter()
+        .map(|(_, started, _)| *started)
+        .max()
+        .unwrap_or(0);
+    let found = found.into_iter().filter(|(_, _, seen)| *seen >= newest);
+    found.map(|(pid, ..)| pid).collect()
 }
 
 /// A proxy to the database that can be cut and redirected.
