@@ -147,8 +147,8 @@ impl Master {
     pub(crate) async fn rotate(&self) -> anyhow::Result<String> {
         let Some(dir) = &self.dir else {
             bail!(
-                "the master key is given by {MASTER_KEY}: start once with the new key in {MASTER_KEY} and the old \
-                 one in {OLD_MASTER_KEY}"
+                "the master key comes from the environment variable {MASTER_KEY}, so Toolwharf cannot replace it: start \
+                 Toolwharf once with the new key in {MASTER_KEY} and the old one in {OLD_MASTER_KEY}"
             );
         };
         let new = MasterKey::random();

@@ -349,7 +349,7 @@ impl Replica {
         self.losses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             id = member.id,
-            "this replica is lost: {why}; it stops the work under its leases"
+            "this replica no longer holds its leases: {why}; it stops the servers and calls that they cover"
         );
         member.lost.cancel();
     }

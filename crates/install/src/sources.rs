@@ -354,7 +354,7 @@ impl Catalogue {
         }
         let room = self.inspections.try_acquire();
         let _room = room.map_err(|_| {
-            format!("cannot be inspected now: {MAX_INSPECTIONS} other bundles are; try again later")
+            format!("cannot be inspected now: {MAX_INSPECTIONS} other bundles are being inspected; try again later")
         })?;
         let bundles = self.bundles.clone();
         let disk =

@@ -380,13 +380,8 @@ impl Inner {
         ]);
         let arguments: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
         volume::run(BWRAP, &arguments).map_err(|why| {
-            let way_out = if self.privileged {
-                "a container needs CAP_SYS_ADMIN for it"
-            } else {
-                "unprivileged user namespaces may be switched off: see \
-                 `sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces`"
-            };
-            Error::Unavailable(format!("bubblewrap does not work here: {why}; {way_out}"))
+            let remedy = remedy(self.privileged);
+            Error::Unavailable(format!("bubblewrap does not work here: {why}; {remedy}"))
         })?;
         let user = if self.privileged { "" } else { ", rootless" };
         Ok(format!(
@@ -567,4 +562,14 @@ pub(crate) struct Files {
     pub(crate) folder: PathBuf,
     /// The program that runs it. Its dependencies are needed too.
     pub(crate) interpreter: PathBuf,
+}
+
+/// What to do if bubblewrap cannot create namespaces.
+fn remedy(privileged: bool) -> &'static str {
+    if privileged {
+        "if Toolwharf runs in a container, give the container the capability CAP_SYS_ADMIN"
+    } else {
+        "the kernel may not allow user namespaces to ordinary users: check `sysctl \
+         kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces`"
+    }
 }

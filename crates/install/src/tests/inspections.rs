@@ -155,7 +155,7 @@ async fn a_slow_download_holds_up_nobody_until_there_are_sixteen() {
     stick(1).await;
     let why = inspected("second").await.unwrap();
     assert!(
-        why.contains("16 other bundles are; try again later"),
+        why.contains("16 other bundles are being inspected; try again later"),
         "{why}"
     );
     // A caller that goes away makes room.

@@ -432,15 +432,10 @@ impl Confine {
         let exit = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
         let exit = exit.map_or_else(|_| "still running".to_owned(), |exit| exit.to_string());
         let tail = child.handle.stderr_tail();
-        let way_out = if self.privileged {
-            "a container needs CAP_SYS_ADMIN for it"
-        } else {
-            "unprivileged user namespaces may be switched off: see `sysctl kernel.unprivileged_userns_clone \
-             kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces`"
-        };
         Error::Unavailable(format!(
-            "packages are installed in a sandbox, and bubblewrap does not work here ({exit}): {}; {way_out}",
-            tail.trim().replace('\n', "; ")
+            "packages are installed in a sandbox, and bubblewrap does not work here ({exit}): {}; {}",
+            tail.trim().replace('\n', "; "),
+            super::remedy(self.privileged)
         ))
     }
 }

@@ -340,7 +340,8 @@ fn fits(image: &Path, size: u64) -> Result<String, String> {
         ))
     } else {
         Err(format!(
-            "its volumes have {found} bytes; stop the server and start it again to resize them"
+            "the file system of its volumes has {found} bytes, more than the limit of {size}: stop the server and start \
+             it again to resize it"
         ))
     }
 }

@@ -416,8 +416,9 @@ impl Making<'_> {
         self.binds += 1;
         if self.binds > MAX_BINDS {
             let why = format!(
-                "secrets are hidden in folders with more than {MAX_BINDS} entries, such as the one of `{}`; give the \
-                 server a folder without secrets, or show it as it is with `\"sandbox\": {{\"show\": […]}}`",
+                "hiding the secrets in its folders takes more than {MAX_BINDS} mounts, one for each other file, such as \
+                 `{}`; give the server a folder without secrets, or show the folder unchanged with \
+                 `\"sandbox\": {{\"show\": […]}}`",
                 from.display()
             );
             return Err(refused("command")(why));
