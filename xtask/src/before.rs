@@ -7,14 +7,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 
 use crate::{
     shell::{Cmd, heading},
-    workspace::Workspace,
+    workspace::{COMPILER, FEATURES, SMALL_TEST, Workspace},
 };
 
 /// Tells tests where the binary is.
@@ -36,16 +35,13 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&sources);
     fs::create_dir_all(&sources)?;
     unpack(workspace, &sources)?;
-    // Builds in the whole workspace, so that dependencies have the same features as here and are not built again.
+    // Builds in the whole workspace, so that dependencies have the same features as here and are not built again. Its
+    // code is not linted.
     workspace
-        .cargo(&[
-            "build",
-            "--workspace",
-            crate::workspace::FEATURES,
-            "--bin=toolwharf",
-            "--locked",
-        ])
+        .cargo(&["build", "--workspace", FEATURES, "--locked"])
+        .args(["--bin=toolwharf", SMALL_TEST])
         .dir(&sources)
+        .env(COMPILER, "")
         .env("CARGO_TARGET_DIR", place.join("target"))
         .env("CARGO_BUILD_BUILD_DIR", &target)
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
@@ -57,26 +53,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Extracts the files of the commit into a folder.
 fn unpack(workspace: &Workspace, to: &Path) -> Result<()> {
-    let mut archive = Command::new("git")
-        .args(["archive", COMMIT])
-        .current_dir(workspace.root())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run git: install it with `apt-get install git`")?;
-    let files = archive.stdout.take().context("git has no output")?;
-    let unpacked = Command::new("tar")
-        .arg("-x")
-        .current_dir(to)
-        .stdin(files)
-        .status()
-        .context("cannot run tar")?;
-    if !archive.wait()?.success() {
-        bail!(
-            "commit {COMMIT} (the previous version) is missing from this clone: run `git fetch --unshallow`"
-        );
-    }
-    ensure!(unpacked.success(), "tar ended with {unpacked}");
-    Ok(())
+    let archive = Cmd::new("git").args(["archive", COMMIT]);
+    let unpack = Cmd::new("tar").arg("-x").dir(to);
+    archive.dir(workspace.root()).pipe_into(unpack).context(
+        "the commit of the previous version cannot be extracted; if this clone lacks it, run `git fetch --unshallow`",
+    )
 }
 
 /// Runs a command with the path of the binary in its environment.

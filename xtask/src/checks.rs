@@ -3,23 +3,22 @@
 //! The fastest checks come first. The test runner comes last, so that its summary is the last output on the terminal
 //! and its exit code is that of the command.
 
-use crate::workspace::FEATURES;
-use std::process::ExitCode;
+use std::{fs, path::Path, process::ExitCode};
 
 use anyhow::{Result, ensure};
 
 use crate::{
-    before, docker, graph, kubernetes, lengths, modules, postgres, setup,
+    before, daemon, docker, graph, kubernetes, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
     swarm, web,
-    workspace::Workspace,
+    workspace::{FEATURES, Workspace, files},
 };
 
 /// Excludes tests that need a Kubernetes node: see [`soak_kubernetes`].
 const WITHOUT_NODES: &str = "not (binary(/^scenarios_(hosting|replicas)$/) & test(/kubernetes/)) \
                              & not (package(containers) & binary(kubernetes)) & not test(/::d07_kubernetes/)";
 
-/// Runs everything: set-up, checks, one build, all tests.
+/// Runs everything: set-up, checks, one build with lints, all tests.
 pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
     heading("set-up");
     setup::run(workspace)?;
@@ -28,7 +27,8 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     deny(workspace)?;
     api_document(workspace)?;
     web::check(workspace)?;
-    clippy(workspace)?;
+    let workspace = &workspace.linting();
+    lint_without_features(workspace)?;
     build(workspace)?;
     heading("examples in documentation");
     with_test_env(
@@ -75,7 +75,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
         "--bin=toolwharf",
     ];
     workspace.cargo(&release).arg(FEATURES).run()?;
-    let interrupted = postgres::interruption()?;
+    let interrupted = daemon::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let cluster = kubernetes::Cluster::start(workspace, kubernetes::Parts::All, &interrupted)?;
     heading("hosting on Kubernetes");
@@ -92,13 +92,13 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
         )
         .env(postgres::VARIABLE, &postgres.url);
     let tests = with_test_env(workspace, cluster.tell(tests));
-    postgres::supervise(tests, &interrupted)
+    daemon::supervise(tests, &interrupted)
 }
 
 /// The same on a private swarm.
 pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
     set_up_and_build(workspace)?;
-    let interrupted = postgres::interruption()?;
+    let interrupted = daemon::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let swarm = swarm::Swarm::start(workspace, &interrupted)?;
     heading("hosting on Docker Swarm");
@@ -110,7 +110,7 @@ pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
         .env("TOOLWHARF_SOAK", "1")
         .env(postgres::VARIABLE, &postgres.url)
         .env(swarm::VARIABLE, &swarm.dir.path);
-    postgres::supervise(with_test_env(workspace, tests), &interrupted)
+    daemon::supervise(with_test_env(workspace, tests), &interrupted)
 }
 
 /// Runs the checks that need no tests. Requires the Rust toolchain, cargo-deny, and the npm packages that `cargo xtask
@@ -158,22 +158,38 @@ fn fmt(workspace: &Workspace) -> Result<()> {
     workspace.cargo(&["fmt", "--all", "--check"]).run()
 }
 
+/// Runs Clippy with and without the features that are off by default.
 fn clippy(workspace: &Workspace) -> Result<()> {
     heading("lints");
-    let lints = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "--deny=warnings",
-    ];
-    workspace.cargo(&lints).run()?;
-    // The features that are off by default.
-    let optional = workspace.cargo(&["clippy", "--package=toolwharf", "--package=containers"]);
-    optional
-        .arg("--features=toolwharf/kubernetes,containers/kubernetes")
-        .args(["--all-targets", "--", "--deny=warnings"])
-        .run()
+    for features in [&[][..], &[FEATURES]] {
+        workspace
+            .cargo(&["clippy", "--workspace", "--all-targets"])
+            .args(features)
+            .args(["--", "--deny=warnings"])
+            .run()?;
+    }
+    Ok(())
+}
+
+/// Builds with lints what differs without the features: all crates, and tests that ask for a feature. The rest is linted
+/// by [`build`].
+fn lint_without_features(workspace: &Workspace) -> Result<()> {
+    heading("lints of code without optional features");
+    let mut tests = Vec::new();
+    for package in fs::read_dir(workspace.root().join("crates"))? {
+        let folder = package?.path().join("tests");
+        for file in files(&folder).unwrap_or_default() {
+            let test = file.strip_prefix(&folder)?.iter().next();
+            let test = test.map(|test| Path::new(test).with_extension(""));
+            if String::from_utf8_lossy(&fs::read(&file)?).contains("feature = ") {
+                tests.extend(test.map(|test| format!("--test={}", test.display())));
+            }
+        }
+    }
+    tests.dedup();
+    ensure!(!tests.is_empty(), "no test asks for a feature");
+    let lints = workspace.cargo(&["test", "--no-run", "--workspace"]);
+    lints.args(["--lib", "--bins"]).args(tests).run()
 }
 
 /// Checks the dependencies between crates and modules, and the lengths of files.
@@ -255,7 +271,7 @@ fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
 /// Runs tests with a Postgres, a Docker daemon, a swarm and a Kubernetes API server.
 fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     let before = before::build(workspace)?;
-    let interrupted = postgres::interruption()?;
+    let interrupted = daemon::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let docker = docker::Daemon::start(workspace, &interrupted)?;
     let swarm = swarm::Swarm::start(workspace, &interrupted)?;
@@ -267,7 +283,7 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
         .env(postgres::PROGRAMS, &postgres.programs)
         .env(docker::VARIABLE, &docker.host)
         .env(swarm::VARIABLE, &swarm.dir.path);
-    postgres::supervise(kubernetes.tell(tests), &interrupted)
+    daemon::supervise(kubernetes.tell(tests), &interrupted)
 }
 
 /// Tells tests where the installed packages are.

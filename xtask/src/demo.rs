@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use ureq::http::Response;
 
 use crate::{
     gateway::Gateway,
@@ -261,10 +262,10 @@ impl Client {
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         let answer = client.post(&initialized)?;
         ensure!(
-            answer.status == 202,
+            answer.status() == 202,
             "HTTP {}: {}",
-            answer.status,
-            answer.body
+            answer.status(),
+            answer.body()
         );
         Ok(client)
     }
@@ -293,10 +294,10 @@ impl Client {
         self.next_id += 1;
         let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         let answer = self.post(&request).with_context(|| method.to_owned())?;
-        if let Some(session) = answer.header("mcp-session-id") {
+        if let Some(session) = http::header(&answer, "mcp-session-id") {
             self.session = Some(session.to_owned());
         }
-        let mut message = answer.json_rpc().with_context(|| method.to_owned())?;
+        let mut message = http::json_rpc(&answer).with_context(|| method.to_owned())?;
         ensure!(
             message["id"] == id,
             "{method} was answered with another id: {message}"
@@ -309,7 +310,7 @@ impl Client {
         Ok(message["result"].take())
     }
 
-    fn post(&self, message: &Value) -> Result<http::Answer> {
+    fn post(&self, message: &Value) -> Result<Response<String>> {
         let mut headers = vec![
             ("Content-Type", "application/json"),
             ("Accept", "application/json, text/event-stream"),
@@ -320,9 +321,8 @@ impl Client {
         if message["method"] != "initialize" {
             headers.push(("MCP-Protocol-Version", PROTOCOL));
         }
-        http::request(
+        http::post(
             self.address,
-            "POST",
             "/mcp",
             &headers,
             &message.to_string(),

@@ -17,9 +17,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::{http, shell::Cmd};
+use crate::{daemon, http, shell::Cmd};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Polls until Toolwharf must be ready: 30 s.
@@ -42,11 +41,7 @@ impl Gateway {
     ///
     /// If it cannot be started.
     pub(crate) fn start(serve: Cmd) -> Result<Self> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        // Before the child exists, so that no signal can leave it behind.
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-        }
+        let interrupted = daemon::interruption()?;
         let child = serve.into_command().process_group(0).spawn();
         let child = child.context("cannot start toolwharf")?;
         Ok(Self {
@@ -72,8 +67,8 @@ impl Gateway {
                 bail!("toolwharf ended before it was ready: {status}");
             }
             ensure!(!self.interrupted(), "interrupted");
-            let answer = http::request(address, "GET", "/readyz", &[], "", Duration::from_secs(2));
-            if answer.is_ok_and(|answer| answer.status == 200) {
+            let status = http::get_status(address, "/readyz", Duration::from_secs(2));
+            if status.is_ok_and(|status| status == 200) {
                 return Ok(());
             }
             thread::sleep(POLL_INTERVAL);

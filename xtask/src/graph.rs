@@ -2,8 +2,7 @@
 //!
 //! A crate exists only where the compiler should forbid an edge. An edge that is missing from [`RULES`] is therefore a
 //! change of the architecture: add it in both places, with a reason. The check covers edges between workspace crates,
-//! for normal and build dependencies, and external crates that a crate must not have, either directly
-//! ([`Rule::no_direct`]) or anywhere in its tree ([`Rule::no_anywhere`]). Development dependencies on `testkit` and
+//! for normal and build dependencies, and external crates that a crate must not have. Development dependencies on `testkit` and
 //! other test crates are free.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,212 +12,70 @@ use serde_json::Value;
 
 use crate::workspace::Workspace;
 
+/// The allowed dependencies, one line for each workspace crate: its name; the workspace crates that it may depend on;
+/// external crates that it may not depend on directly, although a dependency of it may; and external crates that must
+/// not be anywhere in its dependency tree. A line with `#` explains the next one.
+const RULES: &str = "
+model: | | tokio hyper axum reqwest sqlx rmcp
+# For the list of public addresses and the form of error texts.
+mcp: model | rmcp | axum sqlx
+# Contains no transport.
+oauth: model | | hyper axum reqwest sqlx rmcp
+runtime: model | rmcp | axum sqlx
+store: model | hyper rmcp | axum
+# For the reader of event streams and, with the feature `adk`, the client role.
+agent: mcp model | sqlx | axum
+lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
+engine: lifecycle mcp runtime store model | sqlx genai | axum
+# For words used in bodies.
+api: model | | tokio hyper axum reqwest sqlx rmcp
+# For errors in a body, with their places.
+config: model api | | tokio hyper axum reqwest sqlx rmcp
+containers: runtime model | rmcp | axum sqlx
+# Secrets of tickets are sealed with the engine's keys.
+auth: engine runtime store model | sqlx |
+backend: auth engine lifecycle containers runtime store mcp oauth config model api | sqlx |
+gateway: auth backend engine lifecycle runtime store mcp model | sqlx |
+install: api config mcp model runtime | sqlx |
+rest: auth backend gateway install engine lifecycle agent runtime store mcp oauth config model api | sqlx |
+toolwharf: rest gateway install backend auth engine lifecycle agent containers runtime store mcp oauth config model api | sqlx |
+# The test kit must not be built from the code that it checks.
+testkit: | |
+bench: testkit mcp model | |
+dice: | |
+recipe-vault: testkit | | axum
+xtask: | | tokio
+";
+
 /// The dependencies allowed for one workspace crate.
-#[derive(Debug)]
-struct Rule {
-    krate: &'static str,
-    /// Workspace crates that it may depend on.
-    ours: &'static [&'static str],
-    /// External crates that it may not depend on directly. A dependency of it may.
-    no_direct: &'static [&'static str],
-    /// External crates that must not be anywhere in its dependency tree.
-    no_anywhere: &'static [&'static str],
+struct Rule<'t> {
+    krate: &'t str,
+    ours: Vec<&'t str>,
+    no_direct: Vec<&'t str>,
+    no_anywhere: Vec<&'t str>,
 }
 
-const RULES: &[Rule] = &[
-    Rule {
-        krate: "model",
-        ours: &[],
-        no_direct: &[],
-        no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
-    },
-    Rule {
-        krate: "mcp",
-        // For the list of public addresses and the form of error texts.
-        ours: &["model"],
-        no_direct: &["rmcp"],
-        no_anywhere: &["axum", "sqlx"],
-    },
-    Rule {
-        krate: "oauth",
-        // Contains no transport.
-        ours: &["model"],
-        no_direct: &[],
-        no_anywhere: &["hyper", "axum", "reqwest", "sqlx", "rmcp"],
-    },
-    Rule {
-        krate: "runtime",
-        ours: &["model"],
-        no_direct: &["rmcp"],
-        no_anywhere: &["axum", "sqlx"],
-    },
-    Rule {
-        krate: "store",
-        ours: &["model"],
-        no_direct: &["hyper", "rmcp"],
-        no_anywhere: &["axum"],
-    },
-    Rule {
-        krate: "agent",
-        // For the reader of event streams and, with the feature `adk`, the client role.
-        ours: &["mcp", "model"],
-        no_direct: &["sqlx"],
-        no_anywhere: &["axum"],
-    },
-    Rule {
-        krate: "lifecycle",
-        ours: &["runtime", "model"],
-        no_direct: &["hyper", "sqlx", "rmcp"],
-        no_anywhere: &["axum", "sqlx"],
-    },
-    Rule {
-        krate: "engine",
-        ours: &["lifecycle", "mcp", "runtime", "store", "model"],
-        no_direct: &["sqlx", "genai"],
-        no_anywhere: &["axum"],
-    },
-    Rule {
-        krate: "api",
-        // For words used in bodies.
-        ours: &["model"],
-        no_direct: &[],
-        no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
-    },
-    Rule {
-        krate: "config",
-        // For errors in a body, with their places.
-        ours: &["model", "api"],
-        no_direct: &[],
-        no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
-    },
-    Rule {
-        krate: "containers",
-        ours: &["runtime", "model"],
-        no_direct: &["rmcp"],
-        no_anywhere: &["axum", "sqlx"],
-    },
-    Rule {
-        krate: "auth",
-        // Secrets of tickets are sealed with the engine's keys.
-        ours: &["engine", "runtime", "store", "model"],
-        no_direct: &["sqlx"],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "backend",
-        ours: &[
-            "auth",
-            "engine",
-            "lifecycle",
-            "containers",
-            "runtime",
-            "store",
-            "mcp",
-            "oauth",
-            "config",
-            "model",
-            "api",
-        ],
-        no_direct: &["sqlx"],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "gateway",
-        ours: &[
-            "auth",
-            "backend",
-            "engine",
-            "lifecycle",
-            "runtime",
-            "store",
-            "mcp",
-            "model",
-        ],
-        no_direct: &["sqlx"],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "install",
-        ours: &["api", "config", "mcp", "model", "runtime"],
-        no_direct: &["sqlx"],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "rest",
-        ours: &[
-            "auth",
-            "backend",
-            "gateway",
-            "install",
-            "engine",
-            "lifecycle",
-            "agent",
-            "runtime",
-            "store",
-            "mcp",
-            "oauth",
-            "config",
-            "model",
-            "api",
-        ],
-        no_direct: &["sqlx"],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "toolwharf",
-        ours: &[
-            "rest",
-            "gateway",
-            "install",
-            "backend",
-            "auth",
-            "engine",
-            "lifecycle",
-            "agent",
-            "containers",
-            "runtime",
-            "store",
-            "mcp",
-            "oauth",
-            "config",
-            "model",
-            "api",
-        ],
-        no_direct: &["sqlx"],
-        no_anywhere: &[],
-    },
-    // The test kit must not be built from the code that it checks.
-    Rule {
-        krate: "testkit",
-        ours: &[],
-        no_direct: &[],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "bench",
-        ours: &["testkit", "mcp", "model"],
-        no_direct: &[],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "dice",
-        ours: &[],
-        no_direct: &[],
-        no_anywhere: &[],
-    },
-    Rule {
-        krate: "recipe-vault",
-        ours: &["testkit"],
-        no_direct: &[],
-        no_anywhere: &["axum"],
-    },
-    Rule {
-        krate: "xtask",
-        ours: &[],
-        no_direct: &[],
-        no_anywhere: &["tokio"],
-    },
-];
+impl<'t> Rule<'t> {
+    /// Reads lines as in [`RULES`].
+    fn read(text: &'t str) -> Option<Vec<Self>> {
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let rule = |line: &'t str| {
+            let (krate, lists) = line.split_once(':')?;
+            let mut lists = lists
+                .split('|')
+                .map(|list| list.split_whitespace().collect());
+            Some(Self {
+                krate,
+                ours: lists.next()?,
+                no_direct: lists.next()?,
+                no_anywhere: lists.next()?,
+            })
+        };
+        lines.map(rule).collect()
+    }
+}
 
 /// Checks this workspace.
 ///
@@ -228,7 +85,8 @@ const RULES: &[Rule] = &[
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let metadata = workspace.metadata(&[])?;
     let graph = Graph::read(&metadata).context("cannot read what cargo metadata says")?;
-    let wrong = check(&graph, RULES);
+    let rules = Rule::read(RULES).context("a line of RULES lacks a part")?;
+    let wrong = check(&graph, &rules);
     if wrong.is_empty() {
         eprintln!(
             "    {} crates, all edges match docs/architecture.md",
@@ -330,7 +188,7 @@ fn check(graph: &Graph, rules: &[Rule]) -> Vec<String> {
                 wrong.push(format!("{name} → {dependency_name} is forbidden"));
             }
         }
-        for forbidden in rule.no_anywhere {
+        for forbidden in &rule.no_anywhere {
             if let Some(path) = graph.path(id, forbidden) {
                 wrong.push(format!("{} is forbidden", path.join(" → ")));
             }
@@ -376,26 +234,8 @@ mod tests {
     }
 
     fn check_edges(edges: &[&str], expect: &[&str]) {
-        let rules = [
-            Rule {
-                krate: "low",
-                ours: &[],
-                no_direct: &[],
-                no_anywhere: &["RUNTIME"],
-            },
-            Rule {
-                krate: "high",
-                ours: &["low"],
-                no_direct: &["SQL"],
-                no_anywhere: &[],
-            },
-            Rule {
-                krate: "tests",
-                ours: &[],
-                no_direct: &[],
-                no_anywhere: &[],
-            },
-        ];
+        let rules = "low: | | RUNTIME\nhigh: low | SQL |\ntests: | |";
+        let rules = Rule::read(rules).expect("three rules");
         assert_eq!(check(&graph(edges), &rules), expect, "{edges:?}");
     }
 
@@ -422,9 +262,10 @@ mod tests {
 
     #[test]
     fn the_rules_name_only_crates_that_have_rules() {
-        for rule in RULES {
-            for ours in rule.ours {
-                assert!(RULES.iter().any(|other| other.krate == *ours), "{ours}");
+        let rules = Rule::read(RULES).expect("every line is a rule");
+        for rule in &rules {
+            for ours in &rule.ours {
+                assert!(rules.iter().any(|other| other.krate == *ours), "{ours}");
             }
         }
     }

@@ -19,29 +19,23 @@
 use std::{
     env,
     fs::{self, File},
-    os::unix::{
-        fs::{PermissionsExt as _, symlink},
-        process::CommandExt as _,
-    },
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, ExitCode, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
+    process::{ExitCode, Stdio},
+    sync::atomic::AtomicBool,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::{
     fs::{FlockOperation, flock},
-    process::{Pid, Signal, kill_process, test_kill_process},
+    process::{Pid, Signal, kill_process},
 };
 
-use crate::shell::is_root;
 use crate::{
-    docker::{self, CGROUPS, Directory, with_libraries},
-    postgres,
-    shell::{Cmd, heading, is_executable, which},
-    workspace::Workspace,
+    daemon::{self, CGROUPS, Daemon, Directory, free_port},
+    docker,
+    shell::{Cmd, heading, is_executable, is_root, which},
+    workspace::{FEATURES, Workspace},
 };
 
 /// Tells tests where the kubeconfig of a whole cluster is.
@@ -84,16 +78,13 @@ const POD_LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
 /// Records of the network plugins about what they created.
 const PLUGIN_RESULTS: &str = "/var/lib/cni/results";
 const VOLUME_COUNT: usize = 60;
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Polls until something must be ready: a minute.
-const MAX_POLLS: u32 = 600;
 
 /// Runs a command with a private cluster, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, parts: Parts, cmd: Cmd) -> Result<ExitCode> {
-    let interrupted = postgres::interruption()?;
+    let interrupted = daemon::interruption()?;
     let cluster = Cluster::start(workspace, parts, &interrupted)?;
     let cmd = cmd.env("KUBECONFIG", &cluster.config);
-    postgres::supervise(cluster.tell(cmd), &interrupted)
+    daemon::supervise(cluster.tell(cmd), &interrupted)
 }
 
 /// The parts of a cluster.
@@ -129,7 +120,7 @@ pub(crate) struct Cluster {
 }
 
 struct Own {
-    daemons: Vec<(&'static str, Child)>,
+    daemons: Vec<Daemon>,
     bridge: String,
     /// Previous values of the settings that the kubelet changes.
     kernel: Vec<(PathBuf, String)>,
@@ -192,8 +183,7 @@ impl Cluster {
         };
         build(&cache, parts)?;
         remove_remains()?;
-        let pid = std::process::id();
-        let dir = Directory::create_named(&format!("{DIR_PREFIX}{pid}"))?;
+        let dir = Directory::create(DIR_PREFIX)?;
         let kernel = KERNEL_SETTINGS.iter().filter_map(|name| {
             let path = Path::new("/proc/sys").join(name);
             let value = fs::read_to_string(&path).ok()?;
@@ -201,7 +191,7 @@ impl Cluster {
         });
         let mut own = Own {
             daemons: Vec::new(),
-            bridge: bridge(pid),
+            bridge: bridge(std::process::id()),
             kernel: kernel.collect(),
             logs: POD_LOGS
                 .into_iter()
@@ -249,20 +239,16 @@ impl Own {
             .replace("@PORT@", &port.to_string())
     }
 
-    fn start(&mut self, name: &'static str, program: &Path, args: &[String]) -> Result<()> {
-        let child = Cmd::new("setpriv")
+    fn start(&mut self, name: &str, program: &Path, args: &[String]) -> Result<()> {
+        let cmd = Cmd::new("setpriv")
             .args(["--pdeathsig", "TERM", "--"])
             .arg(program)
             .args(args)
             .env("PATH", docker::PATH)
-            .dir(&self.dir.path)
-            .into_command()
-            .process_group(0)
-            .stdout(Stdio::null())
-            .stderr(File::create(self.at(&format!("{name}.log")))?)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        self.daemons.push((name, child));
+            .dir(&self.dir.path);
+        let log = self.at(&format!("{name}.log"));
+        self.daemons
+            .push(Daemon::start(name, cmd, log, Signal::TERM)?);
         Ok(())
     }
 
@@ -272,23 +258,12 @@ impl Own {
         interrupted: &AtomicBool,
         is_ready: impl Fn(&Self) -> bool,
     ) -> Result<()> {
-        for _ in 0..MAX_POLLS {
-            ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-            for (name, child) in &mut self.daemons {
-                if let Some(status) = child.try_wait()? {
-                    let log = self.dir.path.join(format!("{name}.log"));
-                    let log = fs::read_to_string(log).unwrap_or_default();
-                    let tail: Vec<&str> = log.lines().rev().take(20).collect();
-                    let tail: Vec<&str> = tail.into_iter().rev().collect();
-                    bail!("{name} ended: {status}\n{}", tail.join("\n"));
-                }
+        daemon::wait_until_ready(what, interrupted, || {
+            for daemon in &mut self.daemons {
+                daemon.ensure_running()?;
             }
-            if is_ready(self) {
-                return Ok(());
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        bail!("{what} did not become ready")
+            Ok(is_ready(self))
+        })
     }
 
     fn kubectl<const N: usize>(&self, args: [&str; N]) -> Cmd {
@@ -310,11 +285,7 @@ impl Own {
     }
 
     fn api_server(&mut self, bin: &Path, interrupted: &AtomicBool) -> Result<()> {
-        let [etcd, peers, api] = [
-            postgres::free_port()?,
-            postgres::free_port()?,
-            postgres::free_port()?,
-        ];
+        let [etcd, peers, api] = [free_port()?, free_port()?, free_port()?];
         fs::write(self.at("keys.sh"), include_str!("kubernetes/keys.sh"))?;
         let keys = Cmd::new("bash")
             .args(["keys.sh", &api.to_string(), &self.address()])
@@ -430,7 +401,7 @@ impl Own {
         });
         fs::create_dir(self.at("cni"))?;
         fs::write(self.at("cni/network.conflist"), network.to_string())?;
-        let port = postgres::free_port()?;
+        let port = free_port()?;
         let texts = [
             (
                 "containerd.toml",
@@ -519,82 +490,46 @@ impl Own {
     /// Imports the test images: `busybox`, `scripted` and `conformance` (testkit's servers), `everything` (npm's
     /// server-everything), and `toolwharf`.
     fn images(&self, workspace: &Workspace) -> Result<()> {
-        let packages = ["--package=testkit", "--package=toolwharf"];
-        let build = workspace.cargo(&["build", "--quiet", crate::workspace::FEATURES]);
-        let build = build.args(packages).args(["--bins"]);
-        build.run()?;
+        workspace
+            .cargo(&["build", "--quiet", FEATURES, "--bins"])
+            .args(["--package=testkit", "--package=toolwharf"])
+            .run()?;
         let pause = self.at("pause");
         fs::write(self.at("pause.c"), include_str!("kubernetes/pause.c"))?;
         let gcc = Cmd::new("gcc").args(["-O2", "-static", "-o"]);
         gcc.arg(&pause).arg(self.at("pause.c")).run()?;
-        let tar = || Cmd::new("tar").args(["--create", "--dereference"]);
-        let inside = |dir: &Path, name: &str| tar().arg("-C").arg(dir).arg(name);
-        self.import("pause:1", inside(&self.dir.path, "pause"), &["/pause"], &[])?;
-
-        let busybox = docker::program("busybox").context("there is no busybox")?;
-        let bin = self.at("busybox/bin");
-        fs::create_dir_all(&bin)?;
-        fs::copy(&busybox, bin.join("busybox"))?;
-        for applet in Cmd::new(&busybox).arg("--list").output()?.lines() {
-            if applet != "busybox" {
-                symlink("busybox", bin.join(applet))?;
-            }
-        }
+        let pack = |dir: &Path| Cmd::new("tar").args(["--create", "-C"]).arg(dir);
+        let import = pack(&self.dir.path).arg("pause");
+        self.import("pause:1", import, &["/pause"], &[])?;
+        docker::copy_busybox(&self.at("busybox/bin"))?;
+        let with_applets = |pack: Cmd, applets: &[&str]| {
+            let pack = pack.arg("-C").arg(self.at("busybox"));
+            pack.args(applets)
+        };
 
         let target = workspace.target()?.join("debug");
-        let scripted = with_libraries(tar(), &target.join("testkit-scripted"))?;
-        let scripted = scripted.arg("-C").arg(&target).arg("testkit-scripted");
+        let scripted = docker::pack_program(&target.join("testkit-scripted"))?;
         // Programs that report its processes, since no other container sees them.
-        let scripted = scripted
-            .arg("-C")
-            .arg(self.at("busybox"))
-            .args(["bin/sh", "bin/cat"]);
-        self.import("scripted:1", scripted, &["/testkit-scripted"], &[])?;
-
-        let conformance = with_libraries(tar(), &target.join("testkit-conformance"))?;
-        let conformance = conformance
-            .arg("-C")
-            .arg(&target)
-            .arg("testkit-conformance");
-        let command = ["--stdio"];
+        let import = with_applets(scripted, &["bin/sh", "bin/cat"]);
+        self.import("scripted:1", import, &["/testkit-scripted"], &[])?;
         self.import(
             "conformance:1",
-            conformance,
+            docker::pack_program(&target.join("testkit-conformance"))?,
             &["/testkit-conformance"],
-            &command,
+            &["--stdio"],
         )?;
-
-        let node = workspace.node_modules().join("node/bin/node");
-        ensure!(
-            is_executable(&node),
-            "there is no {}: run `cargo xtask setup`",
-            node.display()
-        );
-        let everything = with_libraries(tar(), &node)?
-            .args(["--exclude=conformance", "--exclude=@octokit"])
-            .args(["--exclude=node_modules/node/[!b]*", "-C"])
-            .arg(workspace.work())
-            .arg("node_modules");
         self.import(
             "everything:1",
-            everything,
+            docker::pack_everything(workspace)?,
             &["/node_modules/node/bin/node"],
             &["/node_modules/@modelcontextprotocol/server-everything/dist/index.js"],
         )?;
-
         // Toolwharf, as in `deploy/Dockerfile`, and a server that it can run.
-        let own = with_libraries(tar(), &target.join("toolwharf"))?;
-        let own = own.arg("-C").arg(&target);
-        let own = own.args(["toolwharf", "testkit-scripted"]);
-        let own = own
-            .arg("-C")
-            .arg(self.at("busybox"))
-            .args(["bin/sleep", "bin/cat"]);
-        self.import("toolwharf:1", own, &["/toolwharf"], &[])?;
-
-        let busybox = Cmd::new("tar").args(["--create", "-C"]);
-        let busybox = busybox.arg(self.at("busybox")).arg("bin");
-        self.import("busybox:1", busybox, &[], &["/bin/sh"])
+        let own = docker::pack_program(&target.join("toolwharf"))?.arg("testkit-scripted");
+        let import = with_applets(own, &["bin/sleep", "bin/cat"]);
+        self.import("toolwharf:1", import, &["/toolwharf"], &[])?;
+        let import = pack(&self.at("busybox")).arg("bin");
+        self.import("busybox:1", import, &[], &["/bin/sh"])
     }
 
     /// Creates an image from what `tar` packs, through an archive in the format of `docker save`.
@@ -632,36 +567,17 @@ impl Own {
         fs::remove_dir_all(dir)?;
         Ok(fs::remove_file(archive)?)
     }
-
-    fn stop(&mut self, name: &str) {
-        let Some(at) = self.daemons.iter().position(|(other, _)| *other == name) else {
-            return;
-        };
-        let (name, mut child) = self.daemons.remove(at);
-        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        for _ in 0..MAX_POLLS / 4 {
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        eprintln!("    {name} does not stop and is killed");
-        let _ = child.kill();
-        let _ = child.wait();
-    }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
         // Without it, no further containers are started.
-        self.stop("kubelet");
+        self.daemons.retain(|daemon| daemon.name != "kubelet");
         if self.lock.is_some() {
             end_pods(&self.dir.name);
         }
-        while let Some((name, _)) = self.daemons.last() {
-            let name = *name;
-            self.stop(name);
-        }
+        // The last one first: etcd is needed by all others.
+        while self.daemons.pop().is_some() {}
         if self.lock.is_none() {
             return;
         }
@@ -685,21 +601,18 @@ impl Drop for Own {
 
 /// Kills all processes in the control groups of a cluster's pods.
 fn end_pods(name: &str) {
-    for _ in 0..MAX_POLLS / 10 {
+    daemon::stops(|| {
         let groups = Path::new(CGROUPS).join("pids").join(name);
         let unified = Path::new(CGROUPS).join(name);
         let mut pids = Vec::new();
         for group in [groups, unified] {
             collect(&group, &mut pids);
         }
-        if pids.is_empty() {
-            return;
+        for pid in &pids {
+            let _ = kill_process(*pid, Signal::KILL);
         }
-        for pid in pids {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        thread::sleep(POLL_INTERVAL);
-    }
+        pids.is_empty()
+    });
 }
 
 fn collect(group: &Path, pids: &mut Vec<Pid>) {
@@ -724,6 +637,14 @@ fn cache() -> Result<PathBuf> {
     let cache = caches.join("toolwharf/kubernetes-1.20");
     fs::create_dir_all(&cache)?;
     Ok(cache)
+}
+
+/// Part of the set-up: builds the API server in advance, unless another cluster is given.
+pub(crate) fn build_api_server(_: &Workspace) -> Result<()> {
+    if env::var_os(API_VARIABLE).is_some_and(|config| !config.is_empty()) {
+        return Ok(());
+    }
+    build(&cache()?, Parts::ControlPlane)
 }
 
 fn build(cache: &Path, parts: Parts) -> Result<()> {
@@ -761,23 +682,11 @@ fn bridge(owner: u32) -> String {
 
 /// Removes what is left of clusters whose owner was killed.
 fn remove_remains() -> Result<()> {
-    for entry in fs::read_dir(env::temp_dir())? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(DIR_PREFIX);
-        let Some(owner) = owner.and_then(|owner| Pid::from_raw(owner.parse().ok()?)) else {
-            continue;
-        };
-        if test_kill_process(owner) == Err(rustix::io::Errno::SRCH) {
-            eprintln!("    removing what {name} left behind");
-            end_pods(&name);
-            let link = bridge(owner.as_raw_nonzero().get().unsigned_abs());
-            Cmd::new("ip").args(["link", "delete", &link]).succeeds();
-            drop(Directory {
-                path: entry.path(),
-                name,
-            });
-        }
+    for (owner, dir) in daemon::remains(DIR_PREFIX)? {
+        end_pods(&dir.name);
+        let link = bridge(owner);
+        Cmd::new("ip").args(["link", "delete", &link]).succeeds();
+        drop(dir);
     }
     Ok(())
 }

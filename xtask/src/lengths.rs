@@ -2,14 +2,11 @@
 //!
 //! A longer file covers several topics, and readers do not find the one that they need.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, files};
 
 /// Lines per file.
 const MAX_LINES: usize = 800;
@@ -21,41 +18,26 @@ const FOLDERS: [&str; 3] = ["crates", "xtask", "examples"];
 ///
 /// Lists every file that is too long, with its length.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let mut files = Vec::new();
-    for folder in FOLDERS {
-        rust_files(&workspace.root().join(folder), &mut files)?;
-    }
-    files.sort();
     let mut lengths = Vec::new();
-    for file in &files {
-        let text = fs::read_to_string(file);
-        let text = text.with_context(|| format!("cannot read {}", file.display()))?;
-        let name = file.strip_prefix(workspace.root()).unwrap_or(file);
-        lengths.push((name.to_string_lossy().into_owned(), text.lines().count()));
+    for folder in FOLDERS {
+        for file in files(&workspace.root().join(folder))? {
+            if file.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&file);
+                let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+                let name = file.strip_prefix(workspace.root()).unwrap_or(&file);
+                lengths.push((name.to_string_lossy().into_owned(), text.lines().count()));
+            }
+        }
     }
     let wrong = check(&lengths);
     if wrong.is_empty() {
-        eprintln!("    {} files, none over {MAX_LINES} lines", files.len());
+        eprintln!("    {} files, none over {MAX_LINES} lines", lengths.len());
         return Ok(());
     }
     bail!(
         "no Rust file may have more than {MAX_LINES} lines:\n  {}",
         wrong.join("\n  ")
     )
-}
-
-pub(crate) fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let entries = fs::read_dir(folder);
-    for entry in entries.with_context(|| format!("cannot read {}", folder.display()))? {
-        let entry = entry?;
-        let path = entry.path();
-        if entry.file_type()?.is_dir() {
-            rust_files(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// All violations, as readable lines.
@@ -80,19 +62,5 @@ mod tests {
                 "c.rs has 1200 lines: split it by topic"
             ]
         );
-    }
-
-    #[test]
-    fn folders_are_searched_to_the_bottom() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let deep = folder.path().join("a/b");
-        fs::create_dir_all(&deep).expect("folders");
-        for file in ["x.rs", "a/y.txt", "a/b/z.rs"] {
-            fs::write(folder.path().join(file), "").expect("a file");
-        }
-        let mut files = Vec::new();
-        rust_files(folder.path(), &mut files).expect("a folder");
-        files.sort();
-        assert_eq!(files, [deep.join("z.rs"), folder.path().join("x.rs")]);
     }
 }

@@ -7,6 +7,7 @@
 
 mod before;
 mod checks;
+mod daemon;
 mod demo;
 mod docker;
 mod gateway;
@@ -44,8 +45,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what the tests and the demo need: system packages (as root) and, into .work, MCP servers from npm and
-    /// PyPI
+    /// Installs what the tests and the demo need: system packages (as root), MCP servers from npm and PyPI (into .work),
+    /// cargo's helpers, and Kubernetes' API server
     Setup,
     /// Sets up, checks, builds and tests everything
     Test {
@@ -169,32 +170,25 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Soak { part: Some(_), .. } => return checks::soak_kubernetes(&workspace),
         Command::Soak { nextest, .. } => return checks::soak(&workspace, &nextest),
         Command::Postgres { command } => {
-            let (program, args) = command.split_first().expect("clap requires one");
-            return postgres::run(Cmd::new(program).args(args));
+            return postgres::run(Cmd::of(&command));
         }
         Command::Docker { command } => {
-            let (program, args) = command.split_first().expect("clap requires one");
-            return docker::run(&workspace, Cmd::new(program).args(args));
+            return docker::run(&workspace, Cmd::of(&command));
         }
         Command::Kubernetes {
             control_plane,
             command,
         } => {
-            let (program, args) = command.split_first().expect("clap requires one");
             let parts = match control_plane {
                 true => kubernetes::Parts::ControlPlane,
                 false => kubernetes::Parts::All,
             };
-            return kubernetes::run(&workspace, parts, Cmd::new(program).args(args));
+            return kubernetes::run(&workspace, parts, Cmd::of(&command));
         }
         Command::Swarm { command } => {
-            let (program, args) = command.split_first().expect("clap requires one");
-            return swarm::run(&workspace, Cmd::new(program).args(args));
+            return swarm::run(&workspace, Cmd::of(&command));
         }
-        Command::Before { command } => {
-            let (program, args) = command.split_first().expect("clap requires one");
-            before::run(&workspace, Cmd::new(program).args(args))
-        }
+        Command::Before { command } => before::run(&workspace, Cmd::of(&command)),
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),
         Command::Graph => checks::structure(&workspace),

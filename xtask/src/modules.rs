@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use syn::{Attribute, Item, Meta, UseTree, visit::Visit};
 
-use crate::{lengths::rust_files, workspace::Workspace};
+use crate::workspace::{Workspace, files};
 
 /// The path of a module from the crate root.
 type Module = Vec<String>;
@@ -77,11 +77,12 @@ struct Crate {
 
 impl Crate {
     fn read(src: &Path) -> Result<Self> {
-        let mut files = Vec::new();
-        rust_files(src, &mut files)?;
         let mut krate = Self::default();
         let mut parsed = Vec::new();
-        for file in files {
+        for file in files(src)? {
+            if file.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
             let text = fs::read_to_string(&file);
             let text = text.with_context(|| format!("cannot read {}", file.display()))?;
             let items = syn::parse_file(&text);

@@ -10,27 +10,19 @@
 use std::{
     fs::{self, File},
     io::Read as _,
-    net::TcpListener,
-    os::unix::{
-        fs::{DirBuilderExt as _, chown},
-        process::{CommandExt as _, ExitStatusExt as _},
-    },
+    os::unix::fs::chown,
     path::{Path, PathBuf},
-    process::{Child, ExitCode, ExitStatus, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
+    process::ExitCode,
+    sync::atomic::AtomicBool,
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
 
-use crate::shell::is_root;
-use crate::shell::{Cmd, heading, is_executable, which};
+use crate::{
+    daemon::{self, Daemon, Directory},
+    shell::{Cmd, heading, is_executable, is_root, which},
+};
 
 /// Tells tests where the server is.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
@@ -39,9 +31,7 @@ pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
 pub(crate) const PROGRAMS: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
 
 const USER: &str = "postgres";
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Polls until the server must be ready, and until it must have stopped: 30 s.
-const MAX_POLLS: u32 = 1500;
+const DIR_PREFIX: &str = "toolwharf-postgres-";
 
 /// The directory of the Postgres programs. Debian does not put most of them on the `PATH`.
 pub(crate) fn programs() -> Option<PathBuf> {
@@ -66,52 +56,14 @@ pub(crate) fn programs() -> Option<PathBuf> {
 
 /// Runs a command with a private server, and returns its exit code.
 pub(crate) fn run(cmd: Cmd) -> Result<ExitCode> {
-    let interrupted = interruption()?;
+    let interrupted = daemon::interruption()?;
     let server = Server::start(&interrupted)?;
     let cmd = cmd.env(PROGRAMS, &server.programs);
-    supervise(cmd.env(VARIABLE, &server.url), &interrupted)
-}
-
-/// A flag that is set when a signal asks this process to stop. Call this before starting anything that a signal could
-/// leave behind.
-pub(crate) fn interruption() -> Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
-    Ok(interrupted)
-}
-
-/// Runs a command until it exits, and passes on a signal to stop. Returns its exit code.
-pub(crate) fn supervise(cmd: Cmd, interrupted: &AtomicBool) -> Result<ExitCode> {
-    // In a separate process group, so that it gets a signal only once, from here.
-    let mut child = cmd
-        .into_command()
-        .process_group(0)
-        .spawn()
-        .context("cannot start the command")?;
-    let mut told = false;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if interrupted.load(Ordering::Relaxed) && !told {
-            told = true;
-            kill_process(Pid::from_child(&child), Signal::TERM)?;
-        }
-        thread::sleep(POLL_INTERVAL);
-    };
-    Ok(exit_code(status))
-}
-
-/// The command's exit code, or the one that a shell uses for a death by signal.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    daemon::supervise(cmd.env(VARIABLE, &server.url), &interrupted)
 }
 
 pub(crate) struct Server {
-    child: Child,
+    process: Daemon,
     pub(crate) url: String,
     pub(crate) programs: PathBuf,
     // Dropped last, when the server no longer writes there.
@@ -122,7 +74,7 @@ impl Server {
     pub(crate) fn start(interrupted: &AtomicBool) -> Result<Self> {
         heading("a private Postgres");
         let programs = programs().context("there is no Postgres: run `cargo xtask setup`")?;
-        let dir = Directory::create()?;
+        let dir = Directory::create(DIR_PREFIX)?;
         let password = password()?;
         let password_file = dir.path.join("password");
         fs::write(&password_file, &password)?;
@@ -144,8 +96,7 @@ impl Server {
             .arg(&data);
         initdb.dir(&dir.path).run_for_effect()?;
 
-        let port = free_port()?;
-        let log = dir.path.join("log");
+        let port = daemon::free_port()?;
         let postgres = as_user(&programs.join("postgres"))?
             .arg("-D")
             .arg(&data)
@@ -154,75 +105,22 @@ impl Server {
             .args(["-h", "127.0.0.1", "-p", &port.to_string()])
             .args(["-c", "fsync=off", "-c", "full_page_writes=off"])
             .args(["-c", "max_connections=200"]);
-        let child = postgres
-            .dir(&dir.path)
-            .into_command()
-            .process_group(0)
-            .stdout(Stdio::null())
-            .stderr(File::create(&log)?)
-            .spawn()
-            .context("cannot start postgres")?;
+        let log = dir.path.join("log");
+        // SIGINT is a fast shutdown: it does not wait for clients.
+        let process = Daemon::start("postgres", postgres.dir(&dir.path), log, Signal::INT)?;
         let mut server = Self {
-            child,
+            process,
             url: format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres"),
             programs: programs.clone(),
             _dir: dir,
         };
         let ready = programs.join("pg_isready");
-        for _ in 0..MAX_POLLS {
-            ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-            if let Some(status) = server.child.try_wait()? {
-                let log = fs::read_to_string(&log).unwrap_or_default();
-                bail!("postgres ended: {status}\n{log}");
-            }
-            let is_ready = Cmd::new(&ready).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
-            if is_ready.succeeds() {
-                return Ok(server);
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        bail!("postgres did not become ready")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // SIGINT is a fast shutdown: it does not wait for clients.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        for _ in 0..MAX_POLLS {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        eprintln!("    postgres does not stop and is killed");
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A temporary directory that is removed with its contents.
-struct Directory {
-    path: PathBuf,
-}
-
-impl Directory {
-    fn create() -> Result<Self> {
-        let name = format!("toolwharf-postgres-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self { path })
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("    cannot remove {}: {error}", self.path.display());
-        }
+        daemon::wait_until_ready("postgres", interrupted, || {
+            server.process.ensure_running()?;
+            let ready = Cmd::new(&ready).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
+            Ok(ready.succeeds())
+        })?;
+        Ok(server)
     }
 }
 
@@ -241,8 +139,4 @@ fn password() -> Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(hex::encode(bytes))
-}
-
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

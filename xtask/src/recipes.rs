@@ -5,8 +5,6 @@
 //! administrator's key are in the example's `data` folder. The model key is checked before anything is built or
 //! started, since most users lack it.
 
-use crate::python::folder;
-use crate::python::install_fetch;
 use std::{
     env,
     ffi::OsString,
@@ -19,7 +17,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     gateway::Gateway,
-    python, setup,
+    python::{self, folder, install_fetch},
+    setup,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };

@@ -11,7 +11,7 @@ use std::{
     process::{Command, ExitStatus, Stdio},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// A program to run, and how to display it.
 #[must_use]
@@ -37,6 +37,12 @@ impl Cmd {
             command,
             shown: program.to_string_lossy().into_owned(),
         }
+    }
+
+    /// The program with its arguments, of which clap ensures that there is at least the program.
+    pub(crate) fn of(line: &[String]) -> Self {
+        let (program, args) = line.split_first().expect("clap requires one");
+        Self::new(program).args(args)
     }
 
     /// Displays the program with this name instead of its path. Call it before [`Cmd::args`].
@@ -106,6 +112,28 @@ impl Cmd {
         let mut this = self.announced();
         let error = this.command.exec();
         Err(error).with_context(|| format!("cannot run `{}`", this.shown))
+    }
+
+    /// Prints both commands and runs them, with the output of this one as the input of the other.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be started or fails.
+    pub(crate) fn pipe_into(self, to: Self) -> Result<()> {
+        let (from_shown, to_shown) = (self.shown.clone(), to.shown.clone());
+        let mut from = self.announced().command;
+        let mut from = from
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run `{from_shown}`"))?;
+        let output = from.stdout.take().context("its output is piped")?;
+        let mut to = to.announced().command;
+        let received = to.stdin(output).stdout(Stdio::null()).status();
+        let sent = from.wait()?;
+        ensure!(sent.success(), "`{from_shown}` failed: {sent}");
+        let received = received.with_context(|| format!("cannot run `{to_shown}`"))?;
+        ensure!(received.success(), "`{to_shown}` failed: {received}");
+        Ok(())
     }
 
     /// Runs the program silently. Returns whether it started and succeeded.

@@ -15,21 +15,19 @@
 //! process is killed. What a killed process leaves behind is removed by the next one.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
-    process::{Child, ExitCode, Stdio},
+    process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
-    thread,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::shell::is_root;
 use crate::{
-    docker::{self, Daemon, Directory, MAX_POLLS, PATH, POLL_INTERVAL, program},
-    postgres,
-    shell::{Cmd, heading},
+    daemon::{self, Directory},
+    docker::{self, Daemon, PATH, program},
+    shell::{Cmd, heading, is_root},
     workspace::Workspace,
 };
 
@@ -42,9 +40,9 @@ const KERNELS: [&str; 4] = ["linux", "linux", "gvisor", "lost"];
 
 /// Runs a command with a private swarm, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
-    let interrupted = postgres::interruption()?;
+    let interrupted = daemon::interruption()?;
     let swarm = Swarm::start(workspace, &interrupted)?;
-    postgres::supervise(cmd.env(VARIABLE, &swarm.dir.path), &interrupted)
+    daemon::supervise(cmd.env(VARIABLE, &swarm.dir.path), &interrupted)
 }
 
 pub(crate) struct Swarm {
@@ -55,35 +53,25 @@ pub(crate) struct Swarm {
 }
 
 struct Node {
-    child: Child,
+    process: daemon::Daemon,
     dir: PathBuf,
 }
 
 impl Swarm {
     pub(crate) fn start(workspace: &Workspace, interrupted: &AtomicBool) -> Result<Self> {
         heading("a private Docker Swarm");
-        for name in [
-            "dockerd",
-            "docker",
-            "containerd",
-            "runc",
-            "runsc",
-            "ip",
-            "nsenter",
-        ] {
-            program(name)
-                .with_context(|| format!("there is no {name}: run `cargo xtask setup`"))?;
-        }
+        docker::ensure_installed(&["dockerd", "docker", "containerd", "runc"])?;
+        docker::ensure_installed(&["runsc", "ip", "nsenter"])?;
         ensure!(
             is_root()?,
             "Docker daemons run as root only: run this as root"
         );
-        for (owner, dir) in docker::remains(DIR_PREFIX)? {
+        for (owner, dir) in daemon::remains(DIR_PREFIX)? {
             drop(dir);
             drop(Spaces { owner });
         }
         let owner = std::process::id();
-        let dir = Directory::create_named(&format!("{DIR_PREFIX}{owner}"))?;
+        let dir = Directory::create(DIR_PREFIX)?;
         let spaces = Spaces { owner };
         spaces.make()?;
         let mut swarm = Self {
@@ -140,17 +128,11 @@ impl Swarm {
             at("log"),
         );
         fs::write(dir.join("start"), script)?;
-        let child = Cmd::new("setpriv")
-            .args(["--pdeathsig", "TERM", "--", "sh"])
-            .arg(dir.join("start"))
-            .env("PATH", PATH)
-            .into_command()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(dir.join("errors"))?)
-            .spawn()
-            .context("cannot start dockerd")?;
-        self.nodes.push(Node { child, dir });
+        let start = Cmd::new("setpriv").args(["--pdeathsig", "TERM", "--", "sh"]);
+        let start = start.arg(dir.join("start")).env("PATH", PATH);
+        let (name, log) = (format!("the daemon of node {number}"), dir.join("log"));
+        let process = daemon::Daemon::start(&name, start, log, Signal::TERM)?;
+        self.nodes.push(Node { process, dir });
         Ok(())
     }
 
@@ -162,18 +144,10 @@ impl Swarm {
     fn wait(&mut self, number: usize, interrupted: &AtomicBool) -> Result<()> {
         let daemon = self.daemon(number);
         let node = &mut self.nodes[number - 1];
-        for _ in 0..MAX_POLLS {
-            ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-            if let Some(status) = node.child.try_wait()? {
-                let log = fs::read_to_string(node.dir.join("log")).unwrap_or_default();
-                bail!("the daemon of node {number} ended: {status}\n{log}");
-            }
-            if daemon.client(["version"]).succeeds() {
-                return Ok(());
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        bail!("the daemon of node {number} did not become ready")
+        daemon::wait_until_ready(&format!("the daemon of node {number}"), interrupted, || {
+            node.process.ensure_running()?;
+            Ok(daemon.client(["version"]).succeeds())
+        })
     }
 
     /// Joins the daemons into a swarm.
@@ -213,23 +187,8 @@ impl Swarm {
             } else {
                 &all[..]
             };
-            let mut save = first
-                .client(["save"])
-                .args(some)
-                .into_command()
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let archive = save.stdout.take().context("docker save has no output")?;
             let load = self.daemon(number).client(["load", "--quiet"]);
-            let load = load
-                .into_command()
-                .stdin(archive)
-                .stdout(Stdio::null())
-                .status()?;
-            ensure!(
-                save.wait()?.success() && load.success(),
-                "cannot bring images to node {number}"
-            );
+            first.client(["save"]).args(some).pipe_into(load)?;
         }
         Ok(())
     }
@@ -272,15 +231,9 @@ impl Drop for Swarm {
             }
         }
         for node in &mut self.nodes {
-            for _ in 0..MAX_POLLS {
-                let is_over = !matches!(node.child.try_wait(), Ok(None));
-                if is_over && !runs(&node.dir.join("pid")) {
-                    break;
-                }
-                thread::sleep(POLL_INTERVAL);
-            }
-            let _ = node.child.kill();
-            let _ = node.child.wait();
+            daemon::stops(|| {
+                node.process.ensure_running().is_err() && !runs(&node.dir.join("pid"))
+            });
         }
     }
 }

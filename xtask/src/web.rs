@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{
     shell::{Cmd, heading},
-    workspace::Workspace,
+    workspace::{Workspace, files},
 };
 
 /// Builds `web/dist`.
@@ -33,8 +33,11 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     heading("console: web/dist matches web/");
     let fresh = workspace.target()?.join("console");
     built(workspace, &fresh)?;
-    let (committed, fresh) = (files(&folder(workspace).join("dist"))?, files(&fresh)?);
-    let mut different: Vec<&String> = committed
+    let (committed, fresh) = (
+        contents(&folder(workspace).join("dist"))?,
+        contents(&fresh)?,
+    );
+    let mut different: Vec<&PathBuf> = committed
         .iter()
         .filter(|(path, bytes)| fresh.get(*path) != Some(bytes))
         .map(|(path, _)| path)
@@ -56,13 +59,15 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     heading("installing the console's packages from npm");
-    let quiet = ["--no-audit", "--no-fund", "--loglevel=error"];
-    Cmd::new("npm")
-        .args(["ci", "--ignore-scripts"])
-        .args(quiet)
-        .dir(&web)
-        .run()?;
+    npm_ci(&web)?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
+/// Installs the packages of a lock file.
+pub(crate) fn npm_ci(folder: &Path) -> Result<()> {
+    let ci = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+    let ci = Cmd::new("npm").args(ci).arg("--loglevel=error");
+    ci.dir(folder).run()
 }
 
 fn folder(workspace: &Workspace) -> PathBuf {
@@ -99,22 +104,8 @@ fn built(workspace: &Workspace, out: &Path) -> Result<()> {
     )
 }
 
-/// All files below a folder, by relative path.
-fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        let entries =
-            fs::read_dir(&next).with_context(|| format!("cannot read {}", next.display()))?;
-        for entry in entries {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let name = path.strip_prefix(folder)?.display().to_string();
-            found.insert(name, fs::read(&path)?);
-        }
-    }
-    Ok(found)
+/// The contents of all files below a folder, by relative path.
+fn contents(folder: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let content = |path: PathBuf| Ok((path.strip_prefix(folder)?.to_owned(), fs::read(&path)?));
+    files(folder)?.into_iter().map(content).collect()
 }

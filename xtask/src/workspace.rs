@@ -2,7 +2,10 @@
 //!
 //! Everything that `setup` installs is in `.work` in the checkout. Delete that folder to undo it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 
@@ -11,10 +14,18 @@ use crate::shell::Cmd;
 /// Used for all builds, so that nothing is built twice. Lints also run without it.
 pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
 
+/// A test of few lines that some builds of a binary include. A build with tests enables features of dependencies that a
+/// build of the binary alone does not, and would build those dependencies a second time.
+pub(crate) const SMALL_TEST: &str = "--test=naming";
+
+/// The compiler of crates of the workspace, for cargo. Empty: the usual one.
+pub(crate) const COMPILER: &str = "RUSTC_WORKSPACE_WRAPPER";
+
 /// The checkout that this binary was built from.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
     root: PathBuf,
+    linting: bool,
 }
 
 impl Workspace {
@@ -26,7 +37,19 @@ impl Workspace {
         let root = root
             .canonicalize()
             .with_context(|| format!("{} is gone: build xtask again", root.display()))?;
-        Ok(Self { root })
+        Ok(Self {
+            root,
+            linting: false,
+        })
+    }
+
+    /// The same checkout, whose crates are built by Clippy, with warnings as errors. `cargo clippy` would compile every
+    /// dependency a second time, since it generates no code.
+    pub(crate) fn linting(&self) -> Self {
+        Self {
+            linting: true,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -70,6 +93,55 @@ impl Workspace {
     /// The cargo that started this binary.
     pub(crate) fn cargo(&self, args: &[&str]) -> Cmd {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        Cmd::new(cargo).shown_as("cargo").args(args).dir(&self.root)
+        let cmd = Cmd::new(cargo).shown_as("cargo").args(args).dir(&self.root);
+        if !self.linting {
+            return cmd;
+        }
+        // As `cargo clippy` sets them. Its separator ends each argument.
+        cmd.env(COMPILER, "clippy-driver")
+            .env("CLIPPY_ARGS", "--deny=warnings__CLIPPY_HACKERY__")
+    }
+
+    /// Builds testkit's server, unless it has been built.
+    pub(crate) fn build_scripted(&self) -> Result<()> {
+        let build = ["build", "--quiet", "--workspace", FEATURES];
+        self.cargo(&build)
+            .args(["--bin=testkit-scripted", SMALL_TEST])
+            .run()
+    }
+}
+
+/// All files below a folder, sorted.
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        let entries = fs::read_dir(&next);
+        for entry in entries.with_context(|| format!("cannot read {}", next.display()))? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => folders.push(entry.path()),
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_searched_to_the_bottom() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let deep = folder.path().join("a/b");
+        fs::create_dir_all(&deep).expect("folders");
+        let all = ["a/b/z.rs", "a/y.txt", "x.rs"].map(|file| folder.path().join(file));
+        for file in &all {
+            fs::write(file, "").expect("a file");
+        }
+        assert_eq!(files(folder.path()).expect("a folder"), all);
     }
 }
