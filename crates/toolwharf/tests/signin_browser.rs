@@ -3,12 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
-#[expect(dead_code, reason = "each test binary uses only a part of it")]
-#[path = "recipe_vault/browser.rs"]
-mod browser;
 mod common;
 
-use browser::{Browser, ENTER};
 use common::{
     Gateway, Setup,
     cli::{said, toolwharf},
@@ -20,7 +16,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Issuer, RawClient, Reply, wait_for};
+use testkit::{Browser, DEADLINE, Issuer, RawClient, Reply, browser::ENTER, wait_for};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,

@@ -3,12 +3,12 @@
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, Issuer, Protected, RawClient, Reply, postgres::Database, protected, wait_for,
+    Browser, DEADLINE, Issuer, Protected, RawClient, Reply, browser::ENTER, postgres::Database,
+    protected, wait_for,
 };
 
 use crate::{
     api::Api,
-    browser::{Browser, ENTER},
     common::{
         Gateway, Setup,
         replicas::Balancer,
