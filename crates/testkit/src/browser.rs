@@ -72,7 +72,7 @@ impl Browser {
         self.step("go", json!([url])).await;
     }
 
-    /// Evaluates an expression in the page.
+    /// Evaluates an expression in the page, and awaits it if it is a promise.
     pub async fn eval(&self, expression: &str) -> Value {
         self.step("eval", json!([expression])).await
     }

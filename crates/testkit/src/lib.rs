@@ -45,6 +45,7 @@ pub mod protected;
 mod proxy;
 mod raw;
 mod registry;
+pub mod serve;
 mod site;
 mod soak;
 mod sse;
