@@ -5,6 +5,8 @@ import { mkdirSync } from "node:fs";
 
 import { chromium } from "playwright-core";
 
+import { launchOptions } from "./launch.mjs";
+
 export { assert };
 
 export const url = process.env.TOOLWHARF_URL;
@@ -25,10 +27,7 @@ export const apps = (await (await fetch(url)).text()).match(/name="apps-origin" 
 
 /** Runs a test with a browser. Policy violations and script errors fail the test. */
 export async function run(test) {
-  const browser = await chromium.launch({
-    executablePath: "/usr/bin/chromium",
-    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
-  });
+  const browser = await chromium.launch(launchOptions);
   const pages = [];
   const complaints = [];
   const open = async (screen = SCREENS[3], { isAttacked = false, ...options } = {}) => {

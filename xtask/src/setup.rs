@@ -153,11 +153,11 @@ const TOOLS: &[Tool] = &[
         apt: &["socat"],
     },
     Tool {
-        name: "chromium and chromedriver",
-        why: "the console is tested in it",
-        found: || on_path(&["chromium", "chromedriver"]),
+        name: "chromium",
+        why: "pages are tested in it",
+        found: || on_path(&["chromium"]),
         // The browser cannot draw text without a font.
-        apt: &["chromium", "chromium-driver", "fonts-dejavu-core"],
+        apt: &["chromium", "fonts-dejavu-core"],
     },
 ];
 
@@ -432,7 +432,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat chromium chromium-driver fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat chromium fonts-dejavu-core"),
             "{text}"
         );
         assert!(

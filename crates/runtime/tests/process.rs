@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Launch, Place, Program, Reach, Sandbox};
-use runtime::process::{Exit, Missed, SentinelCommand};
-use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
-use runtime::{Error, PackageOptions, Packages, Ports, Runtime, Unit};
+use runtime::process::{Exit, Missed};
+use runtime::{Error, Runtime, Unit};
 use support::{
-    TEST_TIMEOUT, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
-    read_until, sh, spawner, wait_for,
+    TEST_TIMEOUT, alive, bubblewrap, children, command, descriptors, family, marked, options,
+    peak_memory, read_to_end, read_until, sh, spawner, wait_for,
 };
 use testkit::soak;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -540,32 +539,7 @@ async fn the_path_of_the_server_counts() {
 async fn the_host_runs_commands_and_no_sandboxes() {
     let spawner = spawner();
     let directory = tempfile::tempdir().unwrap();
-    let shim = SentinelCommand {
-        program: support::VICTIM.into(),
-        args: vec!["shim".into()],
-    };
-    let options = PackageOptions {
-        install: "test".to_owned(),
-        shim: shim.clone(),
-        bounds: Bounds {
-            bytes: 1 << 30,
-            files: 100_000,
-        },
-        hosts: Vec::new(),
-    };
-    let folder = directory.path().join("packages");
-    let packages = Packages::new(folder, spawner.clone(), true, options);
-    let bubblewrap = Bubblewrap::new(
-        spawner.clone(),
-        packages.into(),
-        Options {
-            dir: directory.path().to_owned(),
-            install: "test".to_owned(),
-            ports: Ports::new(directory.path().join("ports.json")),
-            own: Own::default(),
-            shim,
-        },
-    );
+    let bubblewrap = bubblewrap(&spawner, options("test", directory.path()));
     let mut shell = sh("echo $NAME; pwd");
     let launch = Arc::make_mut(&mut shell.launch);
     launch.env = BTreeMap::from([("NAME".into(), "value".into())]);

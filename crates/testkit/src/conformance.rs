@@ -220,15 +220,6 @@ pub async fn run_client(
     summary
 }
 
-/// Returns the client scenarios of a requirement set, scored or not.
-///
-/// # Panics
-/// If the suite is missing.
-pub fn client_scenarios(requirements: &str) -> Vec<String> {
-    let set = Requirements::read(requirements);
-    [set.client, set.not_scored_client].concat()
-}
-
 /// Runs the suite to its end, whatever the results.
 async fn suite(arguments: &[&str], results: &Path) {
     let modules = node_modules();

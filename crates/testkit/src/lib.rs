@@ -13,7 +13,7 @@
 //! - runs the official conformance suite ([`conformance`]),
 //! - provides a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]), a web site ([`Site`]), a package
 //!   registry ([`Registry`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
-//!   browser ([`Chromium`]).
+//!   browser ([`Browser`]).
 //!
 //! Invariants: every wait has a deadline. Every child process dies with its guard. A helper that cannot do its work
 //! panics and says what to do, because it runs in tests only. No product code is used here: a bug in the product's
@@ -34,7 +34,6 @@
 
 mod bin;
 pub mod browser;
-mod chromium;
 mod cluster;
 pub mod conformance;
 pub mod issuer;
@@ -46,6 +45,7 @@ pub mod protected;
 mod proxy;
 mod raw;
 mod registry;
+pub mod serve;
 mod site;
 mod soak;
 mod sse;
@@ -53,7 +53,7 @@ mod stdio;
 mod wait;
 
 pub use bin::Bin;
-pub use chromium::Chromium;
+pub use browser::Browser;
 pub use cluster::Cluster;
 pub use issuer::Issuer;
 pub use peer::{Outcome, Peer};

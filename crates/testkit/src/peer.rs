@@ -154,13 +154,7 @@ impl Peer {
         let mut this = Self::new("2024-11-05", capabilities, Wire::Sse(client.at(path)));
         let inlet = this.inlet.clone();
         this.tasks.spawn(async move {
-            while let Some(event) = stream.event().await {
-                if let Some(message) = event.json()
-                    && inlet.send(message).await.is_err()
-                {
-                    return;
-                }
-            }
+            stream.forward(&inlet).await;
         });
         this.shake_hands().await;
         this
@@ -389,13 +383,7 @@ impl Peer {
             if stream.is_event_stream() {
                 let inlet = self.inlet.clone();
                 self.tasks.spawn(async move {
-                    while let Some(event) = stream.event().await {
-                        if let Some(message) = event.json()
-                            && inlet.send(message).await.is_err()
-                        {
-                            return;
-                        }
-                    }
+                    stream.forward(&inlet).await;
                 });
             }
         }
@@ -528,13 +516,7 @@ async fn post(
     };
     let session = stream.header("mcp-session-id").map(str::to_owned);
     if stream.is_event_stream() {
-        while let Some(event) = stream.event().await {
-            if let Some(message) = event.json()
-                && inlet.send(message).await.is_err()
-            {
-                break;
-            }
-        }
+        stream.forward(&inlet).await;
         return session;
     }
     let reply = within("the rest of an answer", DEADLINE, stream.collect(DEADLINE)).await;

@@ -3,10 +3,11 @@
 use std::{
     collections::VecDeque,
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
@@ -50,7 +51,7 @@ impl Process {
         this.readers.spawn(async move {
             let mut reader = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = reader.next_line().await {
-                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut lines = lines.lock();
                 if lines.len() == MAX_STDOUT_LINES {
                     lines.pop_front();
                 }
@@ -119,7 +120,7 @@ impl Process {
 
     /// Returns the lines that the child wrote to stdout so far (at most the last 10,000).
     pub fn stdout_lines(&self) -> Vec<String> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.lock();
         lines.iter().cloned().collect()
     }
 
@@ -219,7 +220,7 @@ impl Tail {
     async fn fill(self, mut stream: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.0.lock();
             kept.extend(&buffer[..count]);
             let excess = kept.len().saturating_sub(STDERR_TAIL_BYTES);
             kept.drain(..excess);
@@ -227,7 +228,7 @@ impl Tail {
     }
 
     fn text(&self) -> String {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.0.lock();
         let (front, back) = kept.as_slices();
         String::from_utf8_lossy(&[front, back].concat()).into_owned()
     }

@@ -10,7 +10,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use axum::{
@@ -26,12 +26,13 @@ use jsonwebtoken::{
     Algorithm, DecodingKey, Validation,
     jwk::{JwkSet, ThumbprintHash},
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::task::JoinSet;
 
-use crate::{DEADLINE, Issuer, RawClient, peer};
+use crate::{DEADLINE, Issuer, RawClient, peer, serve::serve};
 
 /// The scopes that the issuer must be configured with.
 pub const SCOPES: [&str; 2] = ["files:read", "files:write"];
@@ -39,7 +40,6 @@ const METADATA: &str = "/.well-known/oauth-protected-resource/mcp";
 
 /// A protected server. Dropping it stops the server.
 pub struct Protected {
-    url: String,
     server: Arc<Server>,
     _tasks: JoinSet<()>,
 }
@@ -105,9 +105,6 @@ impl Protected {
     /// # Panics
     /// If no port is free.
     pub async fn start(issuer: &Issuer) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let url = format!("http://{address}/mcp");
         let rules = Rules {
             refuse: false,
             issuer: issuer.url().to_owned(),
@@ -117,36 +114,35 @@ impl Protected {
             revoked: HashSet::new(),
             dpop: false,
         };
-        let server = Arc::new(Server {
-            resource: url.clone(),
-            state: Mutex::new(Inner {
-                rules,
-                keys: HashMap::new(),
-                known: HashMap::new(),
-                calls: BTreeMap::new(),
-                refused: 0,
-                proofs: HashSet::new(),
-            }),
-        });
-        let router = Router::new()
-            .route("/mcp", post(receive))
-            .route(METADATA, get(metadata))
-            .with_state(server.clone());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            // Ends when the guard is dropped.
-            let _ = axum::serve(listener, router).await;
-        });
+        let inner = Inner {
+            rules,
+            keys: HashMap::new(),
+            known: HashMap::new(),
+            calls: BTreeMap::new(),
+            refused: 0,
+            proofs: HashSet::new(),
+        };
+        let mut server = None;
+        let (_, tasks) = serve(|url| {
+            let made = Arc::new(Server {
+                resource: format!("{url}/mcp"),
+                state: Mutex::new(inner),
+            });
+            Router::new()
+                .route("/mcp", post(receive))
+                .route(METADATA, get(metadata))
+                .with_state(server.insert(made).clone())
+        })
+        .await;
         Self {
-            url,
-            server,
+            server: server.expect("it is made above"),
             _tasks: tasks,
         }
     }
 
     #[must_use]
     pub fn url(&self) -> &str {
-        &self.url
+        &self.server.resource
     }
 
     /// Changes the rules from now on.
@@ -182,7 +178,7 @@ impl Protected {
 
 impl Server {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn scheme(&self) -> &'static str {

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{net::TcpStream, sync::mpsc, task::JoinSet, time::timeout};
 
 use crate::{
     sse::{Event, EventParser},
@@ -265,8 +265,19 @@ impl Streaming {
         }
     }
 
+    /// Forwards all messages, until the end of the stream or of the receiver.
+    pub(crate) async fn forward(&mut self, inlet: &mpsc::Sender<Value>) {
+        while let Some(event) = self.event().await {
+            if let Some(message) = event.json()
+                && inlet.send(message).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
     /// Returns the next event, or `None` at the end of the stream.
-    pub(crate) async fn event(&mut self) -> Option<Event> {
+    async fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);

@@ -1,10 +1,13 @@
 //! A local web site, for servers that fetch pages.
 
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-    task::JoinSet,
+use axum::{
+    Router,
+    http::{StatusCode, Uri, header::CONTENT_TYPE},
+    response::IntoResponse,
 };
+use tokio::task::JoinSet;
+
+use crate::serve::serve;
 
 /// A web site. Dropping it stops the site.
 ///
@@ -26,23 +29,9 @@ impl Site {
     /// # Panics
     /// If no port is free.
     pub async fn new(page: &'static str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let mut head = vec![0; 8192];
-                let read = stream.read(&mut head).await.unwrap_or_default();
-                let head = String::from_utf8_lossy(&head[..read]).into_owned();
-                let path = head.split(' ').nth(1).unwrap_or_default();
-                // The client may have disconnected.
-                let _ = stream.write_all(&answer(path, page)).await;
-            }
-        });
-        Self {
-            url: format!("http://{address}"),
-            _tasks: tasks,
-        }
+        let answer = async move |uri: Uri| answer(uri.path(), page);
+        let (url, tasks) = serve(|_| Router::new().fallback(answer)).await;
+        Self { url, _tasks: tasks }
     }
 
     /// Returns the URL of `path`, for example `/soup`.
@@ -52,25 +41,20 @@ impl Site {
     }
 }
 
-fn answer(path: &str, page: &str) -> Vec<u8> {
-    let huge;
-    let (status, kind, body) = match path {
+fn answer(path: &str, page: &'static str) -> impl IntoResponse + use<> {
+    let (kind, body) = match path {
         "/robots.txt" => (
-            "200 OK",
             "text/plain",
-            "User-agent: *\nDisallow: /private\n",
+            "User-agent: *\nDisallow: /private\n".to_owned(),
         ),
-        "/missing" => ("404 Not Found", "text/html", "<html>There is none.</html>"),
-        "/picture.png" => ("200 OK", "image/png", "\u{89}PNG\r\n\u{1a}\n"),
-        "/huge" => {
-            huge = "Stir, and stir again.".repeat(100_000);
-            ("200 OK", "text/plain", &*huge)
-        }
-        _ => ("200 OK", "text/html", page),
+        "/missing" => ("text/html", "<html>There is none.</html>".to_owned()),
+        "/picture.png" => ("image/png", "\u{89}PNG\r\n\u{1a}\n".to_owned()),
+        "/huge" => ("text/plain", "Stir, and stir again.".repeat(100_000)),
+        _ => ("text/html", page.to_owned()),
     };
-    let length = body.len();
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    )
-    .into_bytes()
+    let status = match path {
+        "/missing" => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    };
+    (status, [(CONTENT_TYPE, kind)], body)
 }

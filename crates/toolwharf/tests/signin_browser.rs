@@ -3,12 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
-#[expect(dead_code, reason = "each test binary uses only a part of it")]
-#[path = "recipe_vault/browser.rs"]
-mod browser;
 mod common;
 
-use browser::{Browser, ENTER};
 use common::{
     Gateway, Setup,
     cli::{said, toolwharf},
@@ -20,7 +16,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Issuer, RawClient, Reply, wait_for};
+use testkit::{Browser, DEADLINE, Issuer, RawClient, Reply, browser::ENTER, wait_for};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -29,20 +25,11 @@ use tokio::{
 
 /// Requests the status from a script of the page, with the cookie and the page's secret.
 const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
-                      .then((reply) => { window.got = reply.status; })";
+                      .then((reply) => reply.status)";
 /// The same for a request that changes something.
 const PUT: &str = "fetch('/api/v1/projects/made', { method: 'PUT', body: '{}', headers: { 'content-type': 'application/json', \
                    'x-requested-with': 'toolwharf', 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
-                   .then((reply) => { window.got = reply.status; })";
-
-/// Returns the status code that a script of the page gets.
-async fn got(browser: &Browser, script: &str) -> Value {
-    browser
-        .eval(&format!("(window.got = null, {script}, 1)"))
-        .await;
-    browser.wait("window.got !== null").await;
-    browser.eval("window.got").await
-}
+                   .then((reply) => reply.status)";
 
 fn link(stderr: &str) -> String {
     let line = stderr.lines().find(|line| line.contains("/sign-in#"));
@@ -67,8 +54,8 @@ async fn a_link_signs_a_browser_in_once() {
     let browser = Browser::open().await;
     browser.go(&url).await;
     browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(got(&browser, STATUS).await, 200);
-    assert_eq!(got(&browser, PUT).await, 201);
+    assert_eq!(browser.eval(STATUS).await, 200);
+    assert_eq!(browser.eval(PUT).await, 201);
     // Scripts cannot read the cookie.
     assert_eq!(browser.eval("document.cookie").await, "");
 
@@ -83,7 +70,7 @@ async fn a_link_signs_a_browser_in_once() {
     let printed = said(open, "").await.code(0);
     other.go(printed.out.trim()).await;
     other.wait("location.pathname === '/servers'").await;
-    assert_eq!(got(&other, STATUS).await, 200);
+    assert_eq!(other.eval(STATUS).await, 200);
     other.quit().await;
     browser.quit().await;
 }
@@ -111,11 +98,11 @@ async fn a_key_signs_a_browser_in_until_it_is_revoked() {
         .await;
     browser.type_into("#key", &format!("{key}{ENTER}")).await;
     browser.wait("location.pathname === '/docs'").await;
-    assert_eq!(got(&browser, STATUS).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     let id = made["id"].as_str().unwrap();
     let revoked = admin.at(&format!("/api/v1/keys/{id}")).delete(&[]).await;
     assert_eq!(revoked.status, 204, "{}", revoked.text());
-    assert_eq!(got(&browser, STATUS).await, 401);
+    assert_eq!(browser.eval(STATUS).await, 401);
     browser.quit().await;
 }
 
@@ -137,8 +124,8 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     browser.wait("document.querySelector('#allow')").await;
     browser.click("#allow").await;
     browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(got(&browser, STATUS).await, 200);
-    assert_eq!(got(&browser, PUT).await, 201);
+    assert_eq!(browser.eval(STATUS).await, 200);
+    assert_eq!(browser.eval(PUT).await, 201);
 
     // A user without a role sees the reason, and a refusal shows the issuer's own text.
     let url = &gateway.url;
@@ -211,7 +198,7 @@ async fn a_page_of_another_origin_can_do_nothing() {
     let browser = Browser::open().await;
     browser.go(&link(&gateway.logged("/sign-in#").await)).await;
     browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(got(&browser, STATUS).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     browser
         .go(&format!(
             "{}/.well-known/openid-configuration",
@@ -228,10 +215,8 @@ async fn a_page_of_another_origin_can_do_nothing() {
             "fetch('{url}/api/v1/browser-links', {{ method: 'POST', mode: 'no-cors', credentials: 'include' }})"
         ),
     ] {
-        let script = format!(
-            "{script}.then((reply) => reply.text().then((text) => {{ window.got = text; }}), () => {{ window.got = ''; }})"
-        );
-        assert_eq!(got(&browser, &script).await, "");
+        let script = format!("{script}.then((reply) => reply.text(), () => '')");
+        assert_eq!(browser.eval(&script).await, "");
     }
     // With a browser's headers, and with fewer.
     let session = Session::enter(&gateway, &gateway.token()).await;
@@ -331,7 +316,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
     let browser = Browser::open().await;
     browser.go(&link(&gateway.logged("/sign-in#").await)).await;
     browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(got(&browser, STATUS).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     let secret = browser
         .eval("localStorage.getItem('toolwharf-session')")
         .await;
@@ -371,10 +356,9 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
                 "{ method: 'POST', mode: 'no-cors', credentials: 'include' }",
             ),
         ] {
-            let script = format!(
-                "fetch('{url}{path}', {init}).then((reply) => reply.text().then((text) => {{ window.got = text; }}), () => {{ window.got = ''; }})"
-            );
-            assert_eq!(got(&browser, &script).await, "", "{page}: {path}");
+            let script =
+                format!("fetch('{url}{path}', {init}).then((reply) => reply.text(), () => '')");
+            assert_eq!(browser.eval(&script).await, "", "{page}: {path}");
         }
         // The gateway cannot be framed, and a window opened by the page cannot be read.
         let seen = thief.requests();
@@ -482,7 +466,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
     // Another user's cookie, which any port can set, does not move the page's requests into that user's session.
     browser.go(url).await;
     browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(got(&browser, STATUS).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     let there = Thief::listen("127.0.0.1").await;
     let fixed = format!("{}; Path=/api; HttpOnly", own.cookie);
     there.set_cookie(&fixed);
@@ -491,7 +475,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
         .await;
     browser.go(&format!("{url}/servers")).await;
     browser.wait("location.pathname === '/sign-in'").await;
-    assert_eq!(got(&browser, STATUS).await, 401);
+    assert_eq!(browser.eval(STATUS).await, 401);
     browser.quit().await;
 }
 
@@ -520,7 +504,7 @@ async fn the_console_goes_on_over_reloads_and_tabs_and_hears_events() {
     browser
         .wait("document.body.innerText.includes('heard')")
         .await;
-    assert_eq!(got(&browser, STATUS).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     // Signing out removes the page's secret.
     browser
         .eval("[...document.querySelectorAll('button')].find((one) => one.textContent.includes('Sign out')).click()")

@@ -66,17 +66,9 @@ struct Reply<'a> {
 
 /// Returns whether the gateway at `url` (its MCP endpoint) reports readiness.
 pub(crate) async fn ready(url: &str) -> bool {
-    async fn ask(url: &str) -> anyhow::Result<StatusCode> {
-        let uri: Uri = url.parse()?;
-        let (mut sender, connection) = connect(&uri).await?;
-        let request = Request::get("/readyz")
-            .header(HOST, uri.authority().context("no authority")?.as_str())
-            .body(Full::default())?;
-        let status = sender.send_request(request).await?.status();
-        drop(connection);
-        Ok(status)
-    }
-    matches!(ask(url).await, Ok(StatusCode::OK))
+    let client = testkit::RawClient::new(url).at("/readyz");
+    let answer = client.try_send(Method::GET, &[], "").await;
+    answer.is_ok_and(|answer| answer.status == StatusCode::OK)
 }
 
 impl Client {

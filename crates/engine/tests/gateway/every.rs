@@ -84,7 +84,7 @@ async fn h10_nobody_waits_for_a_start_after_a_backoff() {
     let one = world.scripted("one");
     world.up(&["one"]).await;
     one.script(|script| script.dies_at_start = Some(1)).exit(1);
-    world.until_phase("one", "backoff").await;
+    world.until_state("one", "backoff").await;
     one.script(|script| {
         script.dies_at_start = None;
         script.start_delay = Duration::from_secs(8);
@@ -192,7 +192,7 @@ async fn u04_orders_to_a_blocked_server() {
         one.script(|script| script.refused = Some("no such image".to_owned()));
         world.host([hosted("one", |_| {})]);
         quiet().await;
-        assert_eq!(world.phase("one"), "blocked");
+        assert_eq!(world.state("one"), "blocked");
         one.script(|script| script.refused = None);
         world.order("one", order).await;
         let (phase, starts) = match order {
@@ -200,7 +200,7 @@ async fn u04_orders_to_a_blocked_server() {
             Command::Start | Command::Restart => ("running", 1),
         };
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!((world.phase("one"), one.starts()), (phase, starts));
+        assert_eq!((world.state("one"), one.starts()), (phase, starts));
     }
 }
 

@@ -41,7 +41,7 @@ async fn h01_calls_wait_for_the_first_start() {
         one.script(|script| script.start_delay = Duration::from_secs(8));
         let client = world.client(era).await;
         quiet().await;
-        assert_eq!(world.phase("one"), "starting");
+        assert_eq!(world.state("one"), "starting");
         let began = Instant::now();
         let reply = client.tool("echo", json!({ "n": 1 })).await;
         assert_eq!(reply.json()["n"], 1);
@@ -84,7 +84,7 @@ async fn h08_registered_servers_are_back_when_the_product_is() {
                 Last::Failed => "failed",
                 _ => "stopped",
             };
-            assert_eq!(world.phase(name), expected, "{name}, left {last:?}");
+            assert_eq!(world.state(name), expected, "{name}, left {last:?}");
             assert_eq!(world.scripted(name).starts(), 0);
         }
         takes(began.elapsed(), 1.9, 2.1);
@@ -142,7 +142,7 @@ async fn h09_restart_policies_are_as_docker_has_them() {
             let (world, one) = running(|spec| spec.restart = Some(policy)).await;
             one.exit(code);
             quiet().await;
-            assert_eq!(world.phase("one"), phase, "{policy} after {code}");
+            assert_eq!(world.state("one"), phase, "{policy} after {code}");
             let client = world.legacy().await;
             let reply = client.tool("echo", json!({ "n": 1 })).await;
             if phase == "running" {
@@ -151,7 +151,7 @@ async fn h09_restart_policies_are_as_docker_has_them() {
                 assert_eq!(reply.reason(), "server_unavailable");
                 // It stays so until a user starts it.
                 tokio::time::sleep(LONG_WAIT).await;
-                assert_eq!(world.phase("one"), phase);
+                assert_eq!(world.state("one"), phase);
                 assert_eq!(one.starts(), 1);
                 world.order("one", Command::Start).await;
                 client.tool("echo", json!({})).await.result();
@@ -171,7 +171,7 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
     one.script(|script| script.dies_at_start = Some(1)).exit(1);
     let waits = Rules::REGISTERED_WAITS;
     for (rung, wait) in waits.iter().copied().chain([waits[4]]).enumerate() {
-        world.until_phase("one", "backoff").await;
+        world.until_state("one", "backoff").await;
         quiet().await;
         assert_eq!(one.starts(), 1 + Rules::REGISTERED.free.most + rung);
         let status = world.status("one");
@@ -202,12 +202,12 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
     tokio::time::sleep(Rules::REGISTERED.stable / 2).await;
     one.exit(1);
     quiet().await;
-    assert_eq!(world.phase("one"), "backoff");
+    assert_eq!(world.state("one"), "backoff");
     world.up(&["one"]).await;
     tokio::time::sleep(Rules::REGISTERED.stable + Duration::from_secs(1)).await;
     one.exit(1);
     quiet().await;
-    assert_eq!(world.phase("one"), "running");
+    assert_eq!(world.state("one"), "running");
     assert_eq!(one.most_running(), 1);
 }
 
@@ -217,7 +217,7 @@ async fn h10_orders_during_a_backoff() {
     for order in [Command::Start, Command::Restart, Command::Stop] {
         let (world, one) = world(|_| {}).await;
         one.script(|script| script.dies_at_start = Some(1));
-        world.until_phase("one", "backoff").await;
+        world.until_state("one", "backoff").await;
         let starts = one.starts();
         one.script(|script| script.dies_at_start = None);
         let began = Instant::now();
@@ -226,14 +226,14 @@ async fn h10_orders_during_a_backoff() {
         let status = world.status("one");
         if order == Command::Stop {
             tokio::time::sleep(LONG_WAIT).await;
-            assert_eq!((world.phase("one"), one.starts()), ("stopped", starts));
+            assert_eq!((world.state("one"), one.starts()), ("stopped", starts));
             continue;
         }
         assert_eq!((status.phase.word(), status.restarts), ("running", 0));
         // After the reset, it has its free restarts again.
         one.exit(1);
         quiet().await;
-        assert_eq!((world.phase("one"), one.starts()), ("running", starts + 2));
+        assert_eq!((world.state("one"), one.starts()), ("running", starts + 2));
     }
 }
 
@@ -252,7 +252,7 @@ async fn h11_nothing_outlives_the_gateway() {
     world.configure(&[stdio("file")]);
     world.host(all[..4].iter().map(|name| hosted(name, |_| {})));
     world.up(&["polite", "stubborn", "stopped", "file"]).await;
-    world.until_phase("crashing", "backoff").await;
+    world.until_state("crashing", "backoff").await;
     world.order("stopped", Command::Stop).await;
     let client = world.legacy().await;
     let calls = ["polite__hold", "stubborn__hold", "file__hold"];
@@ -306,7 +306,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance() {
         let call = async {
             quiet().await;
             let phase = if is_stubborn { "restarting" } else { "running" };
-            assert_eq!(world.phase("one"), phase);
+            assert_eq!(world.state("one"), phase);
             client.tool("echo", json!({ "n": 1 })).await
         };
         let (followed, reply) = tokio::join!(server.command(Command::Restart), call);
@@ -325,7 +325,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance() {
 async fn h12_a_stopped_server_stays_stopped() {
     let (world, one) = running(|_| {}).await;
     world.order("one", Command::Stop).await;
-    assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
+    assert_eq!((world.state("one"), one.running()), ("stopped", 0));
     for era in ERAS {
         let client = world.client(era).await;
         let began = Instant::now();
@@ -338,7 +338,7 @@ async fn h12_a_stopped_server_stays_stopped() {
     tokio::time::sleep(LONG_WAIT).await;
     assert_eq!(one.starts(), 1);
     world.order("one", Command::Start).await;
-    assert_eq!((world.phase("one"), one.starts()), ("running", 2));
+    assert_eq!((world.state("one"), one.starts()), ("running", 2));
 }
 
 /// Whatever is ordered while it starts or stops: there is at most one instance, and the last order counts.
@@ -365,7 +365,7 @@ async fn h12_the_last_order_counts() {
             let following = orders.iter().map(|order| server.command(*order));
             let followed = futures_util::future::join_all(following).await;
             assert_eq!(followed, vec![true; orders.len()]);
-            assert_eq!(world.phase("one"), phase, "{orders:?} after {delay} s");
+            assert_eq!(world.state("one"), phase, "{orders:?} after {delay} s");
             assert_eq!(one.most_running(), 1, "{orders:?} after {delay} s");
             assert_eq!(one.running(), usize::from(phase == "running"));
         }
@@ -386,7 +386,7 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
         let client = world.legacy().await;
         one.script(|script| script.is_silent = true);
         // Each heartbeat is sent 30 s after the last one was answered or missed, which takes 10 s.
-        takes(world.until_phase("one", "unresponsive").await, 119.0, 122.0);
+        takes(world.until_state("one", "unresponsive").await, 119.0, 122.0);
         let asked = match era {
             mcp::Era::Legacy => "ping",
             mcp::Era::Modern => "server/discover",
@@ -405,7 +405,7 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
             ("unresponsive", &json!(3))
         );
         one.script(|script| script.is_silent = false);
-        takes(world.until_phase("one", "running").await, 0.0, 40.0);
+        takes(world.until_state("one", "running").await, 0.0, 40.0);
         client.tool("echo", json!({})).await.result();
         let status = world.status("one");
         assert_eq!((one.starts(), status.restarts, status.warnings), (1, 0, 1));
@@ -435,12 +435,12 @@ async fn h15_a_busy_server_is_not_asked() {
     one.script(|script| script.is_silent = true);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(
-        (world.phase("one"), one.heard("ping").len()),
+        (world.state("one"), one.heard("ping").len()),
         ("running", asked)
     );
     one.release();
     call.reply().await.result();
-    takes(world.until_phase("one", "unresponsive").await, 0.9, 3.1);
+    takes(world.until_state("one", "unresponsive").await, 0.9, 3.1);
 }
 
 /// If the runtime does not respond, no second instance is started, since the first may still run.
@@ -456,7 +456,7 @@ async fn h12_a_lost_instance_is_not_started_a_second_time() {
     let ordered =
         tokio::time::timeout(Duration::from_secs(60), server.command(Command::Restart)).await;
     assert_eq!(ordered, Ok(true));
-    assert_eq!(world.phase("one"), "unknown");
+    assert_eq!(world.state("one"), "unknown");
     let told = warned(&mut warnings);
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(told[0].0, "runtime-lost");
@@ -468,7 +468,7 @@ async fn h12_a_lost_instance_is_not_started_a_second_time() {
     );
     assert!(began.elapsed().is_zero());
     tokio::time::sleep(LONG_WAIT).await;
-    assert_eq!((world.phase("one"), one.starts()), ("unknown", 1));
+    assert_eq!((world.state("one"), one.starts()), ("unknown", 1));
     one.exit(137);
     world.up(&["one"]).await;
     assert_eq!((one.starts(), one.most_running()), (2, 1));
@@ -511,18 +511,18 @@ async fn u05_a_changed_registration_never_runs_twice() {
 async fn u05_a_change_of_a_server_that_does_not_run() {
     let (world, one) = world(|_| {}).await;
     one.script(|script| script.dies_at_start = Some(1));
-    world.until_phase("one", "backoff").await;
+    world.until_state("one", "backoff").await;
     let starts = one.starts();
     one.script(|script| script.dies_at_start = None);
     world.host([renewed(hosted("one", |_| {}))]);
     quiet().await;
-    assert_eq!((world.phase("one"), one.starts()), ("running", starts + 1));
+    assert_eq!((world.state("one"), one.starts()), ("running", starts + 1));
     assert_eq!(world.status("one").restarts, 0);
 
     world.order("one", Command::Stop).await;
     world.host([hosted("one", |_| {})]);
     tokio::time::sleep(LONG_WAIT).await;
-    assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
+    assert_eq!((world.state("one"), one.running()), ("stopped", 0));
     let client = world.legacy().await;
     let refused = client.tool("echo", json!({})).await;
     assert_eq!(refused.reason(), "server_unavailable");

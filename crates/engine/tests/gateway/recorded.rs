@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::Command;
 use model::{RestartPolicy, ServerSpec};
 use serde_json::json;
-use store::{CallFilter, CallRow, CallStatus, NewWorkspace, Page};
+use store::{CallFilter, CallRow, CallStatus, EventRow, NewWorkspace, Page};
 use tokio::time::Instant;
 
 use crate::support::{ERAS, World, hosted, hosted_as, owned, stdio};
@@ -170,6 +170,15 @@ async fn h08_the_row_says_how_a_server_was_left() {
     assert_eq!(left(&world, "once").await, "failed");
 }
 
+/// The stored events of a server, in order.
+async fn events(world: &World, id: &str) -> Vec<EventRow> {
+    let page = Page::first(100);
+    let events = world.store.event_list(None, Some(id), &page).await;
+    let mut events = events.unwrap();
+    events.sort_by(|one, other| one.id.cmp(&other.id));
+    events
+}
+
 /// Events are stored in order, each with its cause.
 #[tokio::test]
 async fn h09_what_happens_to_a_server_is_an_event() {
@@ -180,26 +189,16 @@ async fn h09_what_happens_to_a_server_is_an_event() {
     world.host([spec]);
     up(&world, "one").await;
     one.script(|script| script.dies_at_start = Some(7)).exit(3);
-    eventually("it waits", async || world.phase("one") == "backoff").await;
+    eventually("it waits", async || world.state("one") == "backoff").await;
     world.order("one", Command::Stop).await;
-    let events = async || {
-        let page = Page::first(100);
-        let mut events = world
-            .store
-            .event_list(None, Some(&id), &page)
-            .await
-            .unwrap();
-        events.sort_by(|one, other| one.id.cmp(&other.id));
-        events
-    };
     let expected = [
         "ready", "crashed", "crashed", "crashed", "crashed", "backoff", "stopped",
     ];
     eventually("all are written down", async || {
-        events().await.len() == expected.len()
+        events(&world, &id).await.len() == expected.len()
     })
     .await;
-    let events = events().await;
+    let events = events(&world, &id).await;
     let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, expected);
     assert_eq!(events[1].detail["exitCode"], 3);
@@ -223,10 +222,7 @@ async fn what_happens_to_any_server_is_an_event() {
     client.tools().await;
     eventually("the project's runs", async || shops.running() == 1).await;
     let kinds = async |id: &str| {
-        let page = Page::first(100);
-        let events = world.store.event_list(None, Some(id), &page).await;
-        let mut events = events.unwrap();
-        events.sort_by(|one, other| one.id.cmp(&other.id));
+        let events = events(&world, id).await;
         let of = events.iter().map(|event| event.project_id.clone());
         let projects: Vec<Option<String>> = of.collect();
         let kinds: Vec<String> = events.into_iter().map(|event| event.kind).collect();

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     body::{Frame, Incoming},
     service::service_fn,
@@ -25,7 +25,7 @@ use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 
 use mcp::client::{Ambient, Client, ConnectError, Connector, Identity, Options, Target};
 
-pub(crate) type Reply = Response<BoxBody<Bytes, Infallible>>;
+pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 type Handler = dyn Fn(Hit) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
 
 /// One request that the server received.
@@ -153,7 +153,7 @@ pub(crate) fn empty(status: u16) -> Reply {
 }
 
 pub(crate) fn text(status: u16, media: Option<&str>, body: &str) -> Reply {
-    let mut response = Response::new(Full::new(Bytes::from(body.to_owned())).boxed());
+    let mut response = Response::new(Full::new(Bytes::from(body.to_owned())).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     if let Some(media) = media {
         response
@@ -182,28 +182,12 @@ pub(crate) fn stream() -> (mpsc::Sender<String>, Reply) {
         let chunk = receiver.recv().await?;
         Some((Ok(Frame::data(Bytes::from(chunk))), receiver))
     });
-    let mut response = Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(
-        chunks,
-    )))));
+    let mut response = Response::new(StreamBody::new(chunks).boxed_unsync());
     response.headers_mut().insert(
         "content-type",
         "text/event-stream; charset=utf-8".parse().expect("a value"),
     );
     (sender, response)
-}
-
-type Chunks =
-    Pin<Box<dyn futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Sync>>;
-struct SyncStream(Chunks);
-
-impl futures_util::Stream for SyncStream {
-    type Item = Result<Frame<Bytes>, Infallible>;
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Self::Item>> {
-        self.0.as_mut().poll_next(cx)
-    }
 }
 
 /// An event stream of these chunks.

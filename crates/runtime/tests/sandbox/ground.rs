@@ -4,15 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::Program;
-use runtime::process::{SentinelCommand, Spawner};
-use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
-use runtime::{Error, Instance, PackageOptions, Packages, Ports, Runtime as _};
+use runtime::process::Spawner;
+use runtime::sandbox::Bubblewrap;
+use runtime::{Error, Instance, Runtime as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::server::Server;
-use crate::support::{TEST_TIMEOUT, VICTIM, spawner};
+use crate::support::{TEST_TIMEOUT, spawner};
+pub(crate) use crate::support::{bubblewrap, options};
 
 pub(crate) struct Ground {
     pub(crate) sandbox: Bubblewrap,
@@ -99,37 +100,6 @@ impl Drop for Ground {
         for ours in self.groups() {
             let _ = fs::remove_dir(ours);
         }
-    }
-}
-
-pub(crate) fn bubblewrap(spawner: &Spawner, options: Options) -> Bubblewrap {
-    let packages = Packages::new(
-        options.dir.with_file_name("packages"),
-        spawner.clone(),
-        true,
-        PackageOptions {
-            install: options.install.clone(),
-            shim: options.shim.clone(),
-            bounds: Bounds {
-                bytes: 1 << 30,
-                files: 100_000,
-            },
-            hosts: Vec::new(),
-        },
-    );
-    Bubblewrap::new(spawner.clone(), packages.into(), options)
-}
-
-pub(crate) fn options(install: &str, directory: &Path) -> Options {
-    Options {
-        dir: directory.join("state"),
-        install: install.to_owned(),
-        ports: Ports::new(directory.join("ports.json")),
-        own: Own::default(),
-        shim: SentinelCommand {
-            program: VICTIM.into(),
-            args: vec!["shim".into()],
-        },
     }
 }
 

@@ -7,11 +7,13 @@
 )]
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use model::{Launch, Place, Program};
-use runtime::Unit;
 use runtime::process::{Instance, SentinelCommand, Spawner};
+use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
+use runtime::{PackageOptions, Packages, Ports, Unit};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,6 +27,38 @@ pub(crate) fn spawner() -> Spawner {
         args: vec!["sentinel".into()],
     })
     .unwrap()
+}
+
+/// A sandbox of this installation, in which packages may be installed.
+pub(crate) fn bubblewrap(spawner: &Spawner, options: Options) -> Bubblewrap {
+    let packages = Packages::new(
+        options.dir.with_file_name("packages"),
+        spawner.clone(),
+        true,
+        PackageOptions {
+            install: options.install.clone(),
+            shim: options.shim.clone(),
+            bounds: Bounds {
+                bytes: 1 << 30,
+                files: 100_000,
+            },
+            hosts: Vec::new(),
+        },
+    );
+    Bubblewrap::new(spawner.clone(), packages.into(), options)
+}
+
+pub(crate) fn options(install: &str, directory: &Path) -> Options {
+    Options {
+        dir: directory.join("state"),
+        install: install.to_owned(),
+        ports: Ports::new(directory.join("ports.json")),
+        own: Own::default(),
+        shim: SentinelCommand {
+            program: VICTIM.into(),
+            args: vec!["shim".into()],
+        },
+    }
 }
 
 pub(crate) fn command(program: &str, args: &[&str]) -> Unit {

@@ -1,8 +1,10 @@
-"""Builds one version of a package for npm and PyPI. Arguments: NAME VERSION TOOLS."""
+"""Builds one version of a package for npm and PyPI, in the folder that the registry serves. Arguments: NAME VERSION TOOLS URL."""
 
-import base64, hashlib, io, json, sys, tarfile, zipfile
+import base64, glob, hashlib, io, json, os, sys, tarfile, zipfile
 
-name, version, tools = sys.argv[1:]
+name, version, tools, url = sys.argv[1:]
+for folder in ["files", f"simple/{name}"]:
+    os.makedirs(folder, exist_ok=True)
 
 SCRIPT = """#!/usr/bin/env node
 const tools = %s, version = %s;
@@ -38,7 +40,7 @@ def main():
 
 # npm: the package and its registry metadata.
 manifest = {"name": name, "version": version, "bin": {name: "index.js"}}
-archive = f"{name}-{version}.tgz"
+archive = f"files/{name}-{version}.tgz"
 with tarfile.open(archive, "w:gz") as tar:
     for path, text in [("package.json", json.dumps(manifest)), ("index.js", SCRIPT)]:
         info = tarfile.TarInfo(f"package/{path}")
@@ -46,18 +48,25 @@ with tarfile.open(archive, "w:gz") as tar:
         tar.addfile(info, io.BytesIO(text.encode()))
 content = open(archive, "rb").read()
 manifest["dist"] = {
-    "tarball": f"REGISTRY/files/{archive}",
+    "tarball": f"{url}/{archive}",
     "shasum": hashlib.sha1(content).hexdigest(),
     "integrity": "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode(),
 }
-json.dump(manifest, open(f"{name}-{version}.json", "w"))
+package = json.load(open(name)) if os.path.exists(name) else {"name": name, "versions": {}}
+package["versions"][version] = manifest
+package["dist-tags"] = {"latest": max(package["versions"])}
+with open(name, "w") as file:
+    json.dump(package, file)
 
-# PyPI: a wheel.
+# PyPI: a wheel and the index.
 module = name.replace("-", "_")
 info = f"{module}-{version}.dist-info"
-with zipfile.ZipFile(f"{module}-{version}-py3-none-any.whl", "w") as wheel:
+with zipfile.ZipFile(f"files/{module}-{version}-py3-none-any.whl", "w") as wheel:
     wheel.writestr(f"{module}.py", MODULE)
     wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
     wheel.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name} = {module}:main\n")
     wheel.writestr(f"{info}/RECORD", "\n".join(f"{path},," for path in wheel.namelist() + [f"{info}/RECORD"]))
+with open(f"simple/{name}/index.html", "w") as page:
+    links = [f'<a href="/{wheel}">{os.path.basename(wheel)}</a>\n' for wheel in sorted(glob.glob("files/*.whl"))]
+    page.write(f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>")

@@ -1,6 +1,8 @@
 //! The REST API documentation page: it shows the operations, and loads nothing from other hosts.
 
-use crate::{browser::Browser, common::Setup};
+use testkit::Browser;
+
+use crate::common::Setup;
 
 #[tokio::test]
 async fn the_page_of_the_api_shows_operations_and_asks_only_the_gateway() {

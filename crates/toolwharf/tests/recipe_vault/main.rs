@@ -1,7 +1,6 @@
 //! The example application `examples/recipe-vault`, started as its documentation says, and the gateway's pages in a
 //! browser.
 
-mod browser;
 mod docs;
 mod page;
 mod vault;

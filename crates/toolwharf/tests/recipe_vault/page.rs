@@ -2,15 +2,13 @@
 
 use serde_json::json;
 use testkit::{
-    DEADLINE,
+    Browser, DEADLINE,
+    browser::ENTER,
     llm::{Llm, says, turns},
     wait_for,
 };
 
-use crate::{
-    browser::{Browser, ENTER},
-    common::{Gateway, Setup},
-};
+use crate::common::{Gateway, Setup};
 
 async fn gateway(llm: &Llm) -> Gateway {
     let settings = format!(

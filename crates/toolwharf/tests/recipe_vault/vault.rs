@@ -12,14 +12,13 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 use testkit::{
-    Bin, DEADLINE, Process, RawClient, Reply, Site,
+    Bin, Browser, DEADLINE, Process, RawClient, Reply, Site,
+    browser::ENTER,
     conformance::node_modules,
     llm::{Llm, asks, expecting, says, turns},
     wait_for,
 };
 use tokio::process::Command;
-
-use crate::browser::{Browser, ENTER};
 
 /// Memory limit for all processes, in KiB (R04).
 const MAX_MEMORY_KIB: u64 = 256 << 10;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Chromium, DEADLINE, Process, wait_for_some, within};
+use testkit::{Browser, DEADLINE, Process, wait_for_some, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
@@ -29,15 +29,15 @@ fn browser(folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 /// Takes screenshots in two widths, dark and light, if `TOOLWHARF_SHOTS` names a directory.
-async fn pictures(chromium: &Chromium, name: &str) {
+async fn pictures(chromium: &Browser, name: &str) {
     let Some(folder) = std::env::var_os("TOOLWHARF_SHOTS") else {
         return;
     };
     for width in [390, 1440] {
-        for (scheme, is_dark) in [("light", false), ("dark", true)] {
-            chromium.screen(width, is_dark).await;
+        for scheme in ["light", "dark"] {
+            chromium.screen(width, scheme).await;
             let file = Path::new(&folder).join(format!("{name}-{width}-{scheme}.png"));
-            std::fs::write(file, chromium.screenshot().await).unwrap();
+            chromium.screenshot(&file).await;
         }
     }
 }
@@ -102,30 +102,28 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
         &command_lines(),
         std::slice::from_ref(&link),
     );
-    let chromium = Chromium::start().await;
-    chromium.open(&format!("file://{page}")).await;
+    let chromium = Browser::open().await;
+    chromium.go(&format!("file://{page}")).await;
     chromium.shows(&format!("Sign in to {NAME}")).await;
     pictures(&chromium, "link").await;
     chromium.click("button").await;
-    chromium.fill("input[name=account]", "ann").await;
+    chromium.type_into("input[name=account]", "ann").await;
     chromium.click("#login").await;
     chromium.click("#allow").await;
     chromium.shows("You are signed in to files").await;
     pictures(&chromium, "signed-in").await;
-    let callback = chromium.url().await;
+    let callback = chromium.eval("location.href").await;
     let status = login.ended(DEADLINE).await;
     assert!(status.success(), "{}", login.stderr());
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
     // The same link again.
-    chromium
-        .open(&format!("{}/login/{link}", running.url))
-        .await;
+    chromium.go(&format!("{}/login/{link}", running.url)).await;
     chromium.shows("This link has expired").await;
     pictures(&chromium, "gone").await;
 
     let mut secrets = world.issuer.secrets().await;
-    let code = callback.split("code=").nth(1).unwrap();
+    let code = callback.as_str().unwrap().split("code=").nth(1).unwrap();
     let code = code.split('&').next().unwrap();
     assert!(secrets.iter().any(|secret| secret == code), "{secrets:?}");
     let tokens = world.protected.tokens();

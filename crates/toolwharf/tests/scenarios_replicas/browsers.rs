@@ -3,12 +3,12 @@
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, Issuer, Protected, RawClient, Reply, postgres::Database, protected, wait_for,
+    Browser, DEADLINE, Issuer, Protected, RawClient, Reply, browser::ENTER, postgres::Database,
+    protected, wait_for,
 };
 
 use crate::{
     api::Api,
-    browser::{Browser, ENTER},
     common::{
         Gateway, Setup,
         replicas::Balancer,
@@ -19,7 +19,7 @@ use crate::{
 
 /// Requests the status from a script of the page, with the cookie and the page's secret.
 const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
-                      .then((reply) => { window.got = reply.status; })";
+                      .then((reply) => reply.status)";
 
 /// Three replicas behind a load balancer with a public address.
 struct Installation {
@@ -55,15 +55,6 @@ impl Installation {
     }
 }
 
-/// Returns the status code that a script of the page gets.
-async fn status(browser: &Browser) -> Value {
-    browser
-        .eval(&format!("(window.got = null, {STATUS}, 1)"))
-        .await;
-    browser.wait("window.got !== null").await;
-    browser.eval("window.got").await
-}
-
 fn cookie(reply: &Reply) -> String {
     let set = reply.header("set-cookie");
     let set = set.unwrap_or_else(|| panic!("{}: {}", reply.status, reply.text()));
@@ -94,12 +85,12 @@ async fn d01_a_browser_is_signed_in_at_all_replicas() {
         .await;
     other.quit().await;
     for _ in 0..6 {
-        assert_eq!(status(&browser).await, 200);
+        assert_eq!(browser.eval(STATUS).await, 200);
     }
     // Kills the replica that issued the link, or another one.
     drop(all.replicas.remove(0));
     wait_for("the balancer to notice", DEADLINE, async || {
-        status(&browser).await == 200
+        browser.eval(STATUS).await == 200
     })
     .await;
     // A sign-out at one replica takes effect at all within a second.
@@ -125,7 +116,7 @@ async fn d01_a_browser_is_signed_in_at_all_replicas() {
         session.get(two.at("/api/v1/status")).await.status == 401
     })
     .await;
-    assert_eq!(status(&browser).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     browser.quit().await;
 }
 
@@ -170,7 +161,7 @@ async fn d01_a_sign_in_at_an_issuer_may_end_at_another_replica() {
     browser.wait("document.querySelector('#allow')").await;
     browser.click("#allow").await;
     browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(status(&browser).await, 200);
+    assert_eq!(browser.eval(STATUS).await, 200);
     browser.quit().await;
 }
 

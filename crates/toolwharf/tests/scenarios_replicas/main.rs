@@ -6,9 +6,6 @@
 #[expect(dead_code, reason = "each test binary uses only a part of it")]
 #[path = "../rest/api.rs"]
 mod api;
-#[expect(dead_code, reason = "each test binary uses only a part of it")]
-#[path = "../recipe_vault/browser.rs"]
-mod browser;
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -175,7 +175,7 @@ impl World {
 
     /// The word for its state.
     pub(crate) fn state(&self, name: &str) -> &'static str {
-        self.phase(name)
+        self.status(name).phase.word()
     }
 
     /// Waits until it is in this state. Returns how long that took.
@@ -195,15 +195,6 @@ impl World {
     /// The status of a server.
     pub(crate) fn status(&self, name: &str) -> Status {
         self.server(name).status()
-    }
-
-    pub(crate) fn phase(&self, name: &str) -> &'static str {
-        self.status(name).phase.word()
-    }
-
-    pub(crate) async fn until_phase(&self, name: &str, phase: &str) -> Duration {
-        let what = format!("`{name}` is {phase}");
-        until(&what, || self.phase(name) == phase).await
     }
 
     pub(crate) async fn order(&self, name: &str, order: Command) {

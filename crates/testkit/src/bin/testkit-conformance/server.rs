@@ -25,7 +25,7 @@ use crate::{
     Era,
     ask::{Asked, Question, ask, complete},
     content,
-    shared::{Session, Shared, lock},
+    shared::{Session, Shared},
 };
 
 /// The server of one session: a legacy session, a stdio connection, or one modern HTTP request.
@@ -94,7 +94,7 @@ impl ServerHandler for Server {
                 rmcp::model::SetLevelRequestMethod,
             >());
         }
-        *lock(&self.session.level) = request.level;
+        *self.session.level.lock() = request.level;
         Ok(())
     }
 
@@ -119,15 +119,17 @@ impl ServerHandler for Server {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let extra = self.shared.extra_tool.load(Ordering::Relaxed);
-        complete(json!({ "tools": content::tools(extra) }))
+        complete(content::list("tools", extra))
     }
 
     // Lets the transport check `Mcp-Param-*` headers against the schema.
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        content::tools(true)
-            .into_iter()
-            .find(|tool| tool["name"] == name)
-            .and_then(|tool| serde_json::from_value(tool).ok())
+        let tools = content::list("tools", true);
+        let tool = tools["tools"]
+            .as_array()?
+            .iter()
+            .find(|tool| tool["name"] == name)?;
+        serde_json::from_value(tool.clone()).ok()
     }
 
     async fn call_tool(
@@ -144,7 +146,7 @@ impl ServerHandler for Server {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         let extra = self.shared.extra_prompt.load(Ordering::Relaxed);
-        complete(json!({ "prompts": content::prompts(extra) }))
+        complete(content::list("prompts", extra))
     }
 
     async fn get_prompt(
@@ -196,7 +198,7 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        complete(content::resources())
+        complete(content::list("resources", true))
     }
 
     async fn list_resource_templates(
@@ -204,7 +206,7 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        complete(content::templates())
+        complete(content::list("resourceTemplates", true))
     }
 
     async fn read_resource(
@@ -244,7 +246,7 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        lock(&self.session.subscribed).insert(request.uri);
+        self.session.subscribed.lock().insert(request.uri);
         Ok(())
     }
 
@@ -253,7 +255,7 @@ impl ServerHandler for Server {
         request: UnsubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        lock(&self.session.subscribed).remove(&request.uri);
+        self.session.subscribed.lock().remove(&request.uri);
         Ok(())
     }
 

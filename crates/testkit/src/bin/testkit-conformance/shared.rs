@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rmcp::{
     RoleServer,
     model::{
@@ -105,7 +106,7 @@ impl Shared {
 
     /// Registers a legacy peer. Legacy peers are notified of list changes without subscribing.
     pub(crate) fn peer_add(&self, peer: Peer<RoleServer>, session: Arc<Session>) {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         peers.retain(|(known, _)| !known.is_transport_closed());
         peers.push((peer, session));
     }
@@ -119,7 +120,7 @@ impl Shared {
     /// Adds a modern subscription and returns its number, for `sink_remove`.
     pub(crate) fn sink_add(&self, sink: SubscriptionSink) -> u64 {
         let number = self.next_sink.fetch_add(1, Ordering::Relaxed);
-        lock(&self.sinks).insert(number, sink);
+        self.sinks.lock().insert(number, sink);
         let less = |opening: u64| Some(opening.saturating_sub(1));
         let _ = self
             .opening
@@ -128,7 +129,7 @@ impl Shared {
     }
 
     pub(crate) fn sink_remove(&self, number: u64) {
-        lock(&self.sinks).remove(&number);
+        self.sinks.lock().remove(&number);
     }
 
     /// Waits until subscriptions that are being opened are registered.
@@ -147,13 +148,13 @@ impl Shared {
     /// Notifies all subscribers.
     pub(crate) async fn announce(&self, change: Change) {
         let peers: Vec<_> = {
-            let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut peers = self.peers.lock();
             peers.retain(|(peer, _)| !peer.is_transport_closed());
             peers.clone()
         };
         for (peer, session) in peers {
             if let Change::Resource(uri) = &change
-                && !lock(&session.subscribed).contains(uri)
+                && !session.subscribed.lock().contains(uri)
             {
                 continue;
             }
@@ -161,7 +162,7 @@ impl Shared {
             let _ = timeout(SEND_LIMIT, peer.send_notification(change.notification())).await;
         }
         self.sinks_settle().await;
-        let sinks = lock(&self.sinks).clone();
+        let sinks = self.sinks.lock().clone();
         for (number, sink) in sinks {
             let sent = timeout(SEND_LIMIT, sink.send(change.notification())).await;
             if let Ok(Err(SubscriptionSendError::SubscriptionClosed)) = sent {
@@ -174,9 +175,4 @@ impl Shared {
     pub(crate) fn toggle(item: &AtomicBool) -> bool {
         !item.fetch_xor(true, Ordering::Relaxed)
     }
-}
-
-/// Locks, ignoring poisoning.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,9 +6,11 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
+use chrono::{SecondsFormat, Utc};
+use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
     model::{
@@ -23,7 +25,6 @@ use tokio::time::{Instant, sleep};
 use crate::{
     ask::{Asked, Question, ask, complete, is_modern, typed},
     server::Server,
-    shared::lock,
     tools::text,
 };
 
@@ -39,7 +40,7 @@ const MAX_COMPUTE_SECONDS: u64 = 600;
 #[derive(Default)]
 pub(crate) struct Tasks {
     next: AtomicU64,
-    all: std::sync::Mutex<VecDeque<Task>>,
+    all: Mutex<VecDeque<Task>>,
 }
 
 struct Task {
@@ -63,47 +64,6 @@ enum Work {
 enum End {
     Result(Value),
     Error(Value),
-}
-
-/// Definitions of the tools of this extension.
-pub(crate) fn definitions() -> Vec<Value> {
-    let tool = |name: &str, description: &str, properties: Value| {
-        json!({
-            "name": name,
-            "description": description,
-            "inputSchema": { "type": "object", "properties": properties },
-        })
-    };
-    let none = || json!({});
-    vec![
-        tool(
-            "greet",
-            "Greets at once",
-            json!({ "name": { "type": "string" } }),
-        ),
-        tool(
-            "slow_compute",
-            "Takes its time, as a task if it can",
-            json!({ "seconds": { "type": "number" }, "label": { "type": "string" } }),
-        ),
-        tool("failing_job", "Fails, only as a task", none()),
-        tool("protocol_error_job", "Breaks, only as a task", none()),
-        tool(
-            "confirm_delete",
-            "Needs a confirmation, as a task if it can",
-            json!({ "filename": { "type": "string" } }),
-        ),
-        tool(
-            "multi_input",
-            "Needs two inputs, as a task if it can",
-            none(),
-        ),
-        tool(
-            "test_tool_with_task",
-            "Asks, then goes on as a task",
-            none(),
-        ),
-    ]
 }
 
 /// Calls the tool if it belongs to this module.
@@ -231,7 +191,7 @@ impl Tasks {
         }
         created["resultType"] = json!("task");
         let created = typed(created);
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         all.retain(|task| task.created.elapsed() < TASK_LIFETIME);
         if all.len() == MAX_TASKS {
             all.pop_front();
@@ -272,7 +232,7 @@ impl Tasks {
         id: &str,
         use_it: impl FnOnce(&mut Task) -> Result<T, ErrorData>,
     ) -> Result<T, ErrorData> {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         match all.iter_mut().find(|task| task.id == id) {
             Some(task) => use_it(task),
             None => Err(ErrorData::invalid_params(
@@ -337,38 +297,6 @@ impl Task {
     }
 }
 
-/// The current time in ISO 8601, UTC.
 fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    iso(since.map_or(0, |since| since.as_secs()))
-}
-
-/// Correct from March 2000 to February 2100.
-fn iso(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 1 March 2000, so that the leap day is the last day of its year.
-    let days = days.saturating_sub(11_017);
-    let (cycles, day) = (days / 1461, days % 1461);
-    let (years, day) = ((day / 365).min(3), day - (day / 365).min(3) * 365);
-    let month = (day * 5 + 2) / 153;
-    let day = day - (month * 153 + 2) / 5 + 1;
-    let year = 2000 + cycles * 4 + years + u64::from(month >= 10);
-    let month = (month + 2) % 12 + 1;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn times_are_written_as_iso_8601() {
-        for (seconds, expected) in [
-            (951_868_800, "2000-03-01T00:00:00Z"),
-            (1_709_164_800, "2024-02-29T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (1_785_196_800, "2026-07-28T00:00:00Z"),
-        ] {
-            assert_eq!(super::iso(seconds), expected);
-        }
-    }
+    Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true)
 }

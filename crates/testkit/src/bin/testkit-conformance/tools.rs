@@ -18,10 +18,10 @@ use tokio::time::sleep;
 
 use crate::{
     ask::{complete, is_modern},
-    content::{AUDIO, IMAGE, LEVELS, WATCHED},
+    content::{AUDIO, IMAGE, WATCHED},
     input_tools,
     server::Server,
-    shared::{Change, Shared, lock},
+    shared::{Change, Shared},
     tasks,
 };
 
@@ -31,6 +31,17 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 /// Upper limit for the sleep of `slow`.
 const MAX_SLEEP: Duration = Duration::from_secs(600);
+/// The severities of log messages, least severe first.
+const LEVELS: [&str; 8] = [
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+];
 
 pub(crate) async fn call(
     server: &Server,
@@ -189,7 +200,7 @@ async fn log(
         // 2026-07-28: a request without a level gets no log messages.
         context.meta.log_level()
     } else {
-        Some(*lock(&server.session.level))
+        Some(*server.session.level.lock())
     };
     if threshold.is_none_or(|threshold| severity(level) < severity(threshold)) {
         return false;

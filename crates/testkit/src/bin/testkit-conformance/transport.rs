@@ -9,7 +9,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -24,6 +24,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use parking_lot::Mutex;
 use rmcp::{
     ServiceExt,
     transport::{
@@ -32,18 +33,14 @@ use rmcp::{
     },
 };
 use serde_json::{Value, json};
+use testkit::serve::listen;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream},
-    net::TcpListener,
     sync::mpsc,
     task::JoinSet,
 };
 
-use crate::{
-    Era,
-    server::Server,
-    shared::{Shared, lock},
-};
+use crate::{Era, server::Server, shared::Shared};
 
 /// The newest revision that a legacy server supports.
 const NEWEST_LEGACY: &str = "2025-11-25";
@@ -57,7 +54,7 @@ const STREAM_DEPTH: usize = 64;
 /// Serves on stdin and stdout until stdin is closed.
 pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
     let (outgoing, mut lines) = mpsc::channel(STREAM_DEPTH);
-    let adapter = Adapter::start(shared, outgoing.clone());
+    let mut adapter = Adapter::start(shared, outgoing);
     let mut writer = JoinSet::new();
     writer.spawn(async move {
         let mut stdout = tokio::io::stdout();
@@ -70,27 +67,14 @@ pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
         Ok::<_, io::Error>(())
     });
     let mut stdin = BufReader::new(tokio::io::stdin()).lines();
-    let Adapter {
-        mut to_sdk,
-        mut tasks,
-        refuse_modern,
-    } = adapter;
     while let Some(line) = stdin.next_line().await? {
-        match refusal(refuse_modern, &line) {
-            Some(refusal) => {
-                if outgoing.send(refusal).await.is_err() {
-                    break;
-                }
-            }
-            None => {
-                to_sdk.write_all(line.as_bytes()).await?;
-                to_sdk.write_all(b"\n").await?;
-            }
+        if !adapter.pass(&line).await {
+            break;
         }
     }
     // Stdin is closed: let the SDK finish first, then the writer.
-    drop(to_sdk);
-    drop(outgoing);
+    let mut tasks = std::mem::take(&mut adapter.tasks);
+    drop(adapter);
     let finish = async {
         while tasks.join_next().await.is_some() {}
         while writer.join_next().await.is_some() {}
@@ -102,18 +86,20 @@ pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
 /// An SDK server behind a byte stream.
 struct Adapter {
     to_sdk: DuplexStream,
+    to_client: mpsc::Sender<String>,
     /// The SDK's service, and the task that moves its lines to the client.
     tasks: JoinSet<()>,
     refuse_modern: bool,
 }
 
 impl Adapter {
-    fn start(shared: Arc<Shared>, outgoing: mpsc::Sender<String>) -> Self {
+    fn start(shared: Arc<Shared>, to_client: mpsc::Sender<String>) -> Self {
         let refuse_modern = shared.era == Era::Legacy;
         let (to_sdk, sdk_input) = tokio::io::duplex(PIPE_BYTES);
         let (sdk_output, from_sdk) = tokio::io::duplex(PIPE_BYTES);
         let mut tasks = JoinSet::new();
         tasks.spawn(serve(shared, sdk_input, sdk_output));
+        let outgoing = to_client.clone();
         tasks.spawn(async move {
             let mut lines = BufReader::new(from_sdk).lines();
             while let Ok(Some(line)) = lines.next_line().await {
@@ -124,8 +110,20 @@ impl Adapter {
         });
         Self {
             to_sdk,
+            to_client,
             tasks,
             refuse_modern,
+        }
+    }
+
+    /// Passes a line from the client to the SDK, or refuses it. Returns whether the conversation continues.
+    async fn pass(&mut self, line: &str) -> bool {
+        match refusal(self.refuse_modern, line) {
+            Some(refusal) => self.to_client.send(refusal).await.is_ok(),
+            None => {
+                let line = format!("{line}\n");
+                self.to_sdk.write_all(line.as_bytes()).await.is_ok()
+            }
         }
     }
 }
@@ -235,7 +233,7 @@ struct Forget(Arc<SseState>, String);
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        lock(&self.0.inputs).remove(&self.1);
+        self.0.inputs.lock().remove(&self.1);
     }
 }
 
@@ -244,22 +242,12 @@ async fn sse_open(State(state): State<Arc<SseState>>) -> Response {
     let id = format!("sse-{}", state.next.fetch_add(1, Ordering::Relaxed));
     let (input, mut from_client) = mpsc::channel::<String>(STREAM_DEPTH);
     let (outgoing, to_client) = mpsc::channel::<String>(STREAM_DEPTH);
-    lock(&state.inputs).insert(id.clone(), input);
-    let Adapter {
-        mut to_sdk,
-        mut tasks,
-        refuse_modern,
-    } = Adapter::start(Arc::clone(&state.shared), outgoing.clone());
+    state.inputs.lock().insert(id.clone(), input);
+    let mut adapter = Adapter::start(Arc::clone(&state.shared), outgoing);
+    let mut tasks = std::mem::take(&mut adapter.tasks);
     tasks.spawn(async move {
         while let Some(line) = from_client.recv().await {
-            let written = match refusal(refuse_modern, &line) {
-                Some(refusal) => outgoing.send(refusal).await.is_ok(),
-                None => to_sdk
-                    .write_all(format!("{line}\n").as_bytes())
-                    .await
-                    .is_ok(),
-            };
-            if !written {
+            if !adapter.pass(&line).await {
                 break;
             }
         }
@@ -304,22 +292,11 @@ async fn sse_message(
         return StatusCode::BAD_REQUEST.into_response();
     };
     let session = query.get("sessionId").cloned().unwrap_or_default();
-    let input = lock(&state.inputs).get(&session).cloned();
+    let input = state.inputs.lock().get(&session).cloned();
     match input {
         Some(input) if input.send(message.to_string()).await.is_ok() => {
             (StatusCode::ACCEPTED, "Accepted").into_response()
         }
         _ => (StatusCode::NOT_FOUND, "Session not found").into_response(),
     }
-}
-
-async fn listen(address: SocketAddr, path: &str, router: Router) -> io::Result<()> {
-    use axum::serve::ListenerExt;
-    let listener = TcpListener::bind(address).await?;
-    println!("listening on http://{}{path}", listener.local_addr()?);
-    let listener = listener.tap_io(|stream| {
-        // Small responses must not wait for acknowledgements of earlier ones.
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, router).await
 }

@@ -5,7 +5,7 @@ use std::{
     io,
     os::unix::process::ExitStatusExt as _,
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use axum::{
     routing::post,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -300,18 +301,12 @@ fn run(
         let rest = async { while outputs.join_next().await.is_some() {} };
         let _ = timeout(OUTPUT_DRAIN, rest).await;
         drop((outputs, pipes));
-        run.input
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        run.input.lock().take();
         owner.commands().remove(&pid);
         if let Ok(status) = status {
             tell(&run, json!({ "end": ended(status) })).await;
         }
-        run.listener
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        run.listener.lock().take();
     });
     Ok((events, cut))
 }
@@ -343,10 +338,7 @@ fn ended(status: ExitStatus) -> Value {
 
 /// Sends an event to the listener, waiting while its queue is full. Without a listener the event is lost.
 async fn tell(command: &Command, what: Value) {
-    let listener = {
-        let listener = command.listener.lock();
-        listener.unwrap_or_else(PoisonError::into_inner).clone()
-    };
+    let listener = command.listener.lock().clone();
     if let Some(listener) = listener {
         let _ = listener.send(event(&what)).await;
     }
@@ -389,10 +381,7 @@ async fn connect(State(world): Shared, headers: HeaderMap, body: Bytes) -> Respo
         let cut = sandbox(&world, &headers)?.until_cut();
         let (listener, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let _ = listener.try_send(event(&json!({ "start": { "pid": command.pid } })));
-        *command
-            .listener
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        *command.listener.lock() = Some(listener);
         Ok((events, cut))
     };
     match connected.await {
@@ -422,10 +411,7 @@ async fn input(
         return Err(Wrong("unimplemented", "invalid input type".to_owned()));
     };
     let internal = |why: String| Wrong("internal", format!("error writing to stdin: {why}"));
-    let sender = {
-        let input = command.input.lock();
-        input.unwrap_or_else(PoisonError::into_inner).clone()
-    };
+    let sender = command.input.lock().clone();
     let sender = sender.ok_or_else(|| internal("stdin not enabled or closed".to_owned()))?;
     let (taken, told) = oneshot::channel();
     let closed = || internal("stdin not enabled or closed".to_owned());
@@ -453,11 +439,7 @@ async fn close(
     }
     let Selected { process, .. } = parsed(&body)?;
     let command = command(&world, &headers, &process)?;
-    command
-        .input
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
+    command.input.lock().take();
     Ok(Json(json!({})))
 }
 

@@ -54,25 +54,15 @@ struct Options {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let mut options = Options::parse();
-    let listener = match tokio::net::TcpListener::bind(options.listen).await {
-        Ok(listener) => listener,
-        Err(error) => {
-            eprintln!("cannot listen on {}: {error}", options.listen);
-            return ExitCode::FAILURE;
-        }
-    };
-    if let Ok(address) = listener.local_addr() {
-        println!("http://{address}");
-    }
+    let address = options.listen;
     options.template.push("base".to_owned());
-    let world = Arc::new(World::new(options));
     let app = api::routes()
         .merge(envd::routes())
-        .with_state(Arc::clone(&world));
-    match axum::serve(listener, app).await {
+        .with_state(Arc::new(World::new(options)));
+    match testkit::serve::listen(address, "", app).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            eprintln!("cannot listen on {address}: {error}");
             ExitCode::FAILURE
         }
     }

@@ -2,10 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     sync::{mpsc, watch},
@@ -65,9 +66,7 @@ impl World {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Sandbox>>> {
-        self.sandboxes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.sandboxes.lock()
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Sandbox>> {
@@ -128,22 +127,17 @@ impl Sandbox {
     }
 
     pub(crate) fn commands(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Command>>> {
-        self.processes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock()
     }
 
     /// Breaks all open streams, as a lost connection does.
     pub(crate) fn cut(&self) {
-        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cut = self.cut.lock();
         std::mem::take(&mut *cut).cancel();
     }
 
     pub(crate) fn until_cut(&self) -> CancellationToken {
-        self.cut
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.cut.lock().clone()
     }
 }
 

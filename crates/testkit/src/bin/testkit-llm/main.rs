@@ -20,7 +20,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use axum::{
@@ -30,9 +30,9 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
     routing::{get, post},
-    serve::ListenerExt,
 };
 use clap::Parser;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -99,7 +99,7 @@ struct Record {
 
 impl Front {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn outcome(&self, number: usize, outcome: &'static str) {
@@ -192,18 +192,7 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
         .route("/requests", get(requests))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(Arc::new(front));
-    tokio::runtime::Runtime::new()?.block_on(async {
-        let listener = tokio::net::TcpListener::bind(options.listen).await?;
-        println!("listening on http://{}", listener.local_addr()?);
-        let listener = listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        });
-        axum::serve(
-            listener,
-            router.into_make_service_with_connect_info::<SocketAddr>(),
-        )
-        .await
-    })?;
+    tokio::runtime::Runtime::new()?.block_on(testkit::serve::listen(options.listen, "", router))?;
     Ok(())
 }
 

@@ -6,10 +6,9 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    net::SocketAddr,
     process::ExitCode,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -21,15 +20,16 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
-    serve::ListenerExt,
 };
 use futures_util::stream;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testkit::serve::listen;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::{
     Era,
-    server::{Server, Session, lock},
+    server::{Server, Session},
     wire::{Frame, Out},
 };
 
@@ -39,14 +39,8 @@ const BODY_LIMIT: usize = 256 * 1024 * 1024;
 
 struct Front {
     server: Arc<Server>,
-    sessions: Mutex<HashMap<String, Arc<Counted>>>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
     next: AtomicU64,
-}
-
-/// A session and the number of its calls.
-struct Counted {
-    session: Arc<Session>,
-    calls: AtomicU64,
 }
 
 /// Serves until the process is killed.
@@ -56,17 +50,23 @@ pub(crate) fn run(server: Arc<Server>) -> ExitCode {
         sessions: Mutex::default(),
         next: AtomicU64::new(1),
     });
-    let router = match server.options.http {
-        Some(_) => Router::new().route("/mcp", post(mcp_post).get(mcp_get).delete(mcp_delete)),
-        None => Router::new()
-            .route("/sse", get(sse_open))
-            .route("/message", post(sse_message)),
+    let options = &server.options;
+    let (address, path, router) = match (options.http, options.sse_http) {
+        (Some(address), _) => {
+            let route = post(mcp_post).get(mcp_get).delete(mcp_delete);
+            (address, "/mcp", Router::new().route("/mcp", route))
+        }
+        (None, address) => {
+            let address = address.expect("--http or --sse-http is set");
+            let router = Router::new().route("/sse", get(sse_open));
+            (address, "/sse", router.route("/message", post(sse_message)))
+        }
     };
     let router = router
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(front);
     let served = tokio::runtime::Runtime::new()
-        .and_then(|runtime| runtime.block_on(listen(&server, router)));
+        .and_then(|runtime| runtime.block_on(listen(address, path, router)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -76,55 +76,25 @@ pub(crate) fn run(server: Arc<Server>) -> ExitCode {
     }
 }
 
-async fn listen(server: &Server, router: Router) -> std::io::Result<()> {
-    let options = &server.options;
-    let path = if options.http.is_some() {
-        "/mcp"
-    } else {
-        "/sse"
-    };
-    let address: SocketAddr = options
-        .http
-        .or(options.sse_http)
-        .expect("--http or --sse-http is set");
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    println!("listening on http://{}{path}", listener.local_addr()?);
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, router).await
-}
-
 impl Front {
     fn open(&self) -> (String, Arc<Session>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("session-{}-{number}", std::process::id());
         let session = Arc::new(Session::default());
-        let counted = Counted {
-            session: Arc::clone(&session),
-            calls: AtomicU64::new(0),
-        };
-        lock(&self.sessions).insert(id.clone(), Arc::new(counted));
+        self.sessions
+            .lock()
+            .insert(id.clone(), Arc::clone(&session));
         (id, session)
     }
 
     /// Returns the session that the request names, or the status to respond with.
-    fn session(&self, headers: &HeaderMap, is_call: bool) -> Result<Arc<Session>, StatusCode> {
+    fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, StatusCode> {
         let id = headers
             .get(SESSION_HEADER)
             .and_then(|id| id.to_str().ok())
             .ok_or(StatusCode::BAD_REQUEST)?;
-        let mut sessions = lock(&self.sessions);
-        let counted = sessions.get(id).ok_or(StatusCode::NOT_FOUND)?;
-        let calls = counted
-            .calls
-            .fetch_add(u64::from(is_call), Ordering::Relaxed);
-        let limit = self.server.options.expire_sessions_after;
-        if limit.is_some_and(|limit| calls >= limit) {
-            sessions.remove(id);
-            return Err(StatusCode::NOT_FOUND);
-        }
-        Ok(Arc::clone(&counted.session))
+        let session = self.sessions.lock().get(id).cloned();
+        session.ok_or(StatusCode::NOT_FOUND)
     }
 }
 
@@ -145,12 +115,12 @@ async fn mcp_post(State(front): State<Arc<Front>>, headers: HeaderMap, body: Byt
         // Legacy servers check the session before the method.
         return StatusCode::BAD_REQUEST.into_response();
     } else {
-        match front.session(&headers, method == "tools/call") {
+        match front.session(&headers) {
             Ok(session) => session,
             Err(status) => return status.into_response(),
         }
     };
-    *lock(&session.headers) = described(&headers);
+    *session.headers.lock() = described(&headers);
     let (sender, receiver) = unbounded_channel();
     front.server.receive(&body, &Out::Channel(sender), &session);
     if !is_request {
@@ -187,10 +157,10 @@ async fn answer(mut frames: UnboundedReceiver<Bytes>, session: Arc<Session>) -> 
 }
 
 async fn mcp_get(State(front): State<Arc<Front>>, headers: HeaderMap) -> Response {
-    match front.session(&headers, false) {
+    match front.session(&headers) {
         Ok(session) => {
             let (sender, receiver) = unbounded_channel();
-            *lock(&session.stream) = Some(Out::Channel(sender));
+            *session.stream.lock() = Some(Out::Channel(sender));
             events(None, receiver, (session, None))
         }
         Err(status) => status.into_response(),
@@ -199,7 +169,7 @@ async fn mcp_get(State(front): State<Arc<Front>>, headers: HeaderMap) -> Respons
 
 async fn mcp_delete(State(front): State<Arc<Front>>, headers: HeaderMap) -> Response {
     let id = headers.get(SESSION_HEADER).and_then(|id| id.to_str().ok());
-    match id.and_then(|id| lock(&front.sessions).remove(id)) {
+    match id.and_then(|id| front.sessions.lock().remove(id)) {
         Some(_) => StatusCode::OK.into_response(),
         None => StatusCode::NOT_FOUND.into_response(),
     }
@@ -210,14 +180,14 @@ struct Forget(Arc<Front>, String);
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        lock(&self.0.sessions).remove(&self.1);
+        self.0.sessions.lock().remove(&self.1);
     }
 }
 
 async fn sse_open(State(front): State<Arc<Front>>) -> Response {
     let (id, session) = front.open();
     let (sender, receiver) = unbounded_channel();
-    *lock(&session.stream) = Some(Out::Channel(sender));
+    *session.stream.lock() = Some(Out::Channel(sender));
     let first = format!("event: endpoint\ndata: /message?sessionId={id}\n\n");
     let forget = Forget(front, id);
     events(Some(first.into()), receiver, (session, Some(forget)))
@@ -230,15 +200,14 @@ async fn sse_message(
     body: Bytes,
 ) -> Response {
     let id = query.get("sessionId").cloned().unwrap_or_default();
-    let Some(counted) = lock(&front.sessions).get(&id).cloned() else {
+    let Some(session) = front.sessions.lock().get(&id).cloned() else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let session = &counted.session;
-    *lock(&session.headers) = described(&headers);
-    let Some(stream) = lock(&session.stream).clone() else {
+    *session.headers.lock() = described(&headers);
+    let Some(stream) = session.stream.lock().clone() else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    front.server.receive(&body, &stream, session);
+    front.server.receive(&body, &stream, &session);
     (StatusCode::ACCEPTED, "Accepted").into_response()
 }
 

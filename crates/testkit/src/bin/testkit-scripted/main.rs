@@ -95,9 +95,6 @@ pub(crate) struct Options {
     /// Exit with code 4 on `server/discover`.
     #[arg(long)]
     pub(crate) exit_on_discover: bool,
-    /// Never answer `server/discover`.
-    #[arg(long)]
-    pub(crate) no_answer_discover: bool,
     /// Never answer `initialize`.
     #[arg(long)]
     pub(crate) no_answer_initialize: bool,
@@ -129,9 +126,6 @@ pub(crate) struct Options {
     /// a result or `{"error": …}`; `capabilities` are declared as well.
     #[arg(long, value_name = "FILE")]
     pub(crate) answers: Option<PathBuf>,
-    /// With --http: a session is unknown (404) after this many calls.
-    #[arg(long)]
-    pub(crate) expire_sessions_after: Option<u64>,
 }
 
 fn main() -> ExitCode {

@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use crate::{
@@ -90,11 +91,6 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Locks, ignoring poisoning.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Server {
     pub(crate) fn new(options: Options) -> Self {
         let answers = options.answers.as_ref().map(|file| {
@@ -142,9 +138,9 @@ impl Server {
             if method == "notifications/cancelled"
                 && let Some(request) = parsed.request_id
             {
-                lock(&session.cancelled).insert(request.get().to_owned());
+                session.cancelled.lock().insert(request.get().to_owned());
                 session.cancel.notify_all();
-                lock(&self.listening).retain(|(id, _)| id != request.get());
+                self.listening.lock().retain(|(id, _)| id != request.get());
             }
             return;
         };
@@ -170,7 +166,7 @@ impl Server {
         if let Some(meta) = &params.meta
             && let Some(capabilities) = meta.capabilities
         {
-            capabilities.get().clone_into(&mut lock(&self.client));
+            capabilities.get().clone_into(&mut self.client.lock());
         }
         if self.answered_from_file(id, method, params, out) {
             return;
@@ -181,10 +177,9 @@ impl Server {
             "logging/setLevel" if legacy => out.result(id, "{}"),
             "resources/subscribe" | "resources/unsubscribe" if legacy => out.result(id, "{}"),
             "server/discover" if self.options.exit_on_discover => std::process::exit(4),
-            "server/discover" if self.options.no_answer_discover => {}
             "server/discover" if !legacy => self.discover(id, out),
             "subscriptions/listen" if !legacy => {
-                lock(&self.listening).push((id.to_owned(), out.clone()));
+                self.listening.lock().push((id.to_owned(), out.clone()));
                 let wanted = params.notifications.map_or("{}", |filter| filter.get());
                 out.line(
                     format!(
@@ -299,7 +294,7 @@ impl Server {
             return;
         }
         if let Some(capabilities) = params.capabilities {
-            capabilities.get().clone_into(&mut lock(&self.client));
+            capabilities.get().clone_into(&mut self.client.lock());
         }
         let newest = &*self.options.protocol_version;
         let asked = params.protocol_version.as_deref().unwrap_or(newest);
@@ -332,7 +327,7 @@ impl Server {
         } else {
             tools::definitions()
         };
-        let (count, description) = lock(&self.listed).clone();
+        let (count, description) = self.listed.lock().clone();
         listed.extend((0..count).map(|n| {
             json!({
                 "name": format!("tool_{n}"),
@@ -375,7 +370,7 @@ impl Server {
 
     /// Passes a response from the client to the call that waits for it.
     fn answered(&self, id: Option<&str>, frame: &str) {
-        let waiting = id.and_then(|id| lock(&self.waiting).remove(id));
+        let waiting = id.and_then(|id| self.waiting.lock().remove(id));
         if let Some(waiting) = waiting {
             // The call may have given up.
             let _ = waiting.send(frame.to_owned());

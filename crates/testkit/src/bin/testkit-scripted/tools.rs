@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     hog,
-    server::{Server, Session, lock},
+    server::{Server, Session},
     wire::{Out, Params, quote},
 };
 
@@ -20,228 +21,30 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 /// Interval at which a sleeping call checks whether its client has disconnected.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Name, description, and arguments with their JSON types. All arguments are optional.
-type Tool = (
-    &'static str,
-    &'static str,
-    &'static [(&'static str, &'static str)],
-);
-
-const TOOLS: &[Tool] = &[
-    ("echo", "Returns its arguments byte for byte", &[]),
-    (
-        "slow",
-        "Sleeps; ends without an answer when cancelled",
-        &[("ms", "integer")],
-    ),
-    ("crash", "Exits in mid-call", &[("code", "integer")]),
-    (
-        "flood",
-        "Writes bytes without a newline (the beginning of its answer first, if asked to), then answers on a new line; makes a file before it goes beyond so many",
-        &[
-            ("bytes", "integer"),
-            ("answer", "boolean"),
-            ("mark", "string"),
-            ("at", "integer"),
-        ],
-    ),
-    (
-        "garbage",
-        "Writes lines that are not JSON, then answers",
-        &[("lines", "integer")],
-    ),
-    ("never", "Never answers", &[]),
-    ("twice", "Answers twice", &[]),
-    (
-        "late",
-        "Answers after a while, even when cancelled",
-        &[("ms", "integer")],
-    ),
-    (
-        "forge",
-        "Answers with a wrong id (plus, minus, string, null or a literal), then rightly if asked to",
-        &[("kind", "string"), ("answer", "boolean")],
-    ),
-    (
-        "unterminated",
-        "Writes half an answer, then nothing ever again",
-        &[],
-    ),
-    (
-        "deep",
-        "Answers with deeply nested JSON",
-        &[("depth", "integer")],
-    ),
-    (
-        "dupkeys",
-        "Answers with a duplicate key (result, id or nested)",
-        &[("kind", "string")],
-    ),
-    (
-        "unreadable",
-        "Answers with what cannot be read (utf8, nul, syntax), or so with its id last (last)",
-        &[("kind", "string")],
-    ),
-    (
-        "big",
-        "Answers with a text of so many bytes",
-        &[("bytes", "integer")],
-    ),
-    (
-        "stderr",
-        "Writes bytes to stderr",
-        &[("bytes", "integer"), ("newlines", "boolean")],
-    ),
-    ("env", "Returns the environment", &[]),
-    (
-        "digest",
-        "Returns the SHA-256 of a variable of the environment, in hex",
-        &[("name", "string")],
-    ),
-    ("cwd", "Returns the working directory", &[]),
-    ("pid", "Returns the process id", &[]),
-    ("client", "Returns what the client declared", &[]),
-    ("headers", "Returns the HTTP headers of the call", &[]),
-    (
-        "fork",
-        "Starts a process that sleeps, and returns its id",
-        &[("setsid", "boolean"), ("hold_stdout", "boolean")],
-    ),
-    ("ignore_sigterm", "Ignores SIGTERM from now on", &[]),
-    (
-        "raw",
-        "Writes a line as it is, then answers",
-        &[("frame", "string")],
-    ),
-    ("hold", "Sleeps and is counted", &[("ms", "integer")]),
-    (
-        "counter",
-        "How many calls of hold there are, were at most, were in all",
-        &[],
-    ),
-    ("running", "How many calls of slow there are", &[]),
-    (
-        "cancelled_count",
-        "How many calls of slow were cancelled",
-        &[],
-    ),
-    (
-        "server_request",
-        "Asks the client something and returns the whole answer",
-        &[("method", "string"), ("params", "object")],
-    ),
-    (
-        "ask_beside",
-        "Asks the client something, waits for nothing, and answers; `late`: asks so long after its answer; `silent`: has no answer",
-        &[
-            ("method", "string"),
-            ("params", "object"),
-            ("late", "integer"),
-            ("silent", "boolean"),
-        ],
-    ),
-    (
-        "replies",
-        "Returns the answers to what ask_beside asked, null where there is none yet",
-        &[],
-    ),
-    (
-        "notify",
-        "Sends a notification",
-        &[("method", "string"), ("params", "object")],
-    ),
-    (
-        "progress",
-        "Reports progress",
-        &[("count", "integer"), ("ms", "integer")],
-    ),
-    (
-        "input",
-        "Returns input_required, and on the retry what came with it",
-        &[("requests", "object"), ("state", "string")],
-    ),
-    (
-        "set_tools",
-        "Changes the list of tools, or says that it did without changing it, once or several times",
-        &[
-            ("count", "integer"),
-            ("description", "string"),
-            ("times", "integer"),
-        ],
-    ),
-    ("fail", "Fails as a tool does", &[("text", "string")]),
-    (
-        "rpc_error",
-        "Fails as a request does",
-        &[
-            ("code", "integer"),
-            ("message", "string"),
-            ("data", "object"),
-        ],
-    ),
-    (
-        "sign_in",
-        "Wants a URL to be opened first, in the way of a legacy server; every other call succeeds",
-        &[("url", "string")],
-    ),
-    ("drop_stream", "Cuts the HTTP+SSE stream", &[]),
-    (
-        "freeze",
-        "Answers nothing for a while",
-        &[("ms", "integer")],
-    ),
-    ("alloc", "Takes memory and keeps it", &[("mib", "integer")]),
-    ("burn", "Computes for a while", &[("ms", "integer")]),
-    ("forks", "Starts many processes", &[("most", "integer")]),
-    (
-        "bomb",
-        "Lights fork bombs for so long",
-        &[("ms", "integer")],
-    ),
-    (
-        "fill",
-        "Appends to a file until the disk is full",
-        &[("path", "string"), ("mib", "integer")],
-    ),
-    (
-        "flood_disk",
-        "Writes to a file for so long, though the disk be full, or all over again when it is",
-        &[("path", "string"), ("ms", "integer"), ("anew", "boolean")],
-    ),
-    (
-        "write",
-        "Writes a file",
-        &[("path", "string"), ("text", "string")],
-    ),
-    (
-        "append",
-        "Appends a line to a file, and returns it",
-        &[("path", "string"), ("text", "string")],
-    ),
-    ("read", "Reads a file", &[("path", "string")]),
-    (
-        "connect",
-        "Sends a text over TCP and returns the answer",
-        &[("address", "string"), ("text", "string")],
-    ),
-];
+/// A tool, with the JSON types of its arguments. All arguments are optional.
+#[derive(Deserialize)]
+struct Tool {
+    name: String,
+    description: String,
+    arguments: serde_json::Map<String, Value>,
+}
 
 /// The tool definitions for `tools/list`.
 pub(crate) fn definitions() -> Vec<Value> {
-    TOOLS
-        .iter()
-        .map(|(name, description, arguments)| {
-            let properties: serde_json::Map<_, _> = arguments
-                .iter()
-                .map(|(name, kind)| ((*name).to_owned(), json!({ "type": kind })))
-                .collect();
-            json!({
-                "name": name,
-                "description": description,
-                "inputSchema": { "type": "object", "properties": properties },
-            })
+    let tools: Vec<Tool> =
+        serde_json::from_str(include_str!("tools.json")).expect("the file contains tools");
+    let defined = tools.into_iter().map(|tool| {
+        let arguments = tool.arguments.into_iter();
+        let properties: serde_json::Map<_, _> = arguments
+            .map(|(name, kind)| (name, json!({ "type": kind })))
+            .collect();
+        json!({
+            "name": tool.name,
+            "description": tool.description,
+            "inputSchema": { "type": "object", "properties": properties },
         })
-        .collect()
+    });
+    defined.collect()
 }
 
 /// Returns whether the tool never blocks, so that it needs no thread.
@@ -306,7 +109,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             say("held");
         }
         "counter" => server.complete(id, &both(&server.held.report().to_string()), out),
-        "client" => server.complete(id, &both(&lock(&server.client)), out),
+        "client" => server.complete(id, &both(&server.client.lock()), out),
         "running" => say(&server.slow.report()["now"].to_string()),
         "cancelled_count" => say(&server.cancelled.load(Ordering::SeqCst).to_string()),
         "crash" => {
@@ -390,7 +193,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             .to_string_lossy()),
         "pid" => say(&std::process::id().to_string()),
         "headers" => {
-            let headers = lock(&session.headers).to_string();
+            let headers = session.headers.lock().to_string();
             server.complete(id, &both(&headers), out);
         }
         "fork" => match fork(flag("setsid"), flag("hold_stdout")) {
@@ -414,7 +217,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "ask_beside" => {
             let ask = || {
                 let reply = ask(server, string("method"), &arguments["params"], out, session).1;
-                lock(&server.asked_beside).push((reply, Value::Null));
+                server.asked_beside.lock().push((reply, Value::Null));
             };
             if arguments["late"].is_null() {
                 ask();
@@ -428,7 +231,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             }
         }
         "replies" => {
-            let mut asked = lock(&server.asked_beside);
+            let mut asked = server.asked_beside.lock();
             for (reply, known) in asked.iter_mut() {
                 if let Ok(reply) = reply.try_recv() {
                     *known = serde_json::from_str(&reply).unwrap_or_default();
@@ -461,7 +264,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "input" => input(server, id, params, &arguments, out),
         "set_tools" => {
             {
-                let mut listed = lock(&server.listed);
+                let mut listed = server.listed.lock();
                 if let Some(count) = arguments["count"].as_u64() {
                     listed.0 = usize::try_from(count).unwrap_or(listed.0);
                 }
@@ -496,7 +299,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             }
         }
         "sign_in" => {
-            let mut signed_in = lock(&server.signed_in);
+            let mut signed_in = server.signed_in.lock();
             *signed_in = !*signed_in;
             if !*signed_in {
                 return say("signed in");
@@ -513,7 +316,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         }
         "drop_stream" => {
             // An empty frame ends the stream, even if other calls still hold it.
-            if let Some(stream) = lock(&session.stream).take() {
+            if let Some(stream) = session.stream.lock().take() {
                 stream.line(b"");
             }
         }
@@ -539,7 +342,7 @@ fn fail(server: &Server, id: &str, text: &str, out: &Out) {
 
 /// Sleeps. Returns whether the request was cancelled or its client disconnected before the end.
 fn sleep_until_cancelled(id: &str, mut left: Duration, out: &Out, session: &Session) -> bool {
-    let mut cancelled = lock(&session.cancelled);
+    let mut cancelled = session.cancelled.lock();
     loop {
         if cancelled.remove(id) || out.is_closed() {
             return true;
@@ -548,11 +351,7 @@ fn sleep_until_cancelled(id: &str, mut left: Duration, out: &Out, session: &Sess
             return false;
         }
         let pause = left.min(CANCEL_POLL_INTERVAL);
-        let (guard, woken) = session
-            .cancel
-            .wait_timeout(cancelled, pause)
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        cancelled = guard;
+        let woken = session.cancel.wait_for(&mut cancelled, pause);
         // When another call's cancellation wakes this one early, it sleeps a little longer than requested.
         if woken.timed_out() {
             left -= pause;
@@ -695,7 +494,7 @@ fn server_request(
 ) -> Option<String> {
     let (id, receiver) = ask(server, method, params, out, session);
     let answer = receiver.recv_timeout(CLIENT_LIMIT).ok();
-    lock(&server.waiting).remove(&id.to_string());
+    server.waiting.lock().remove(&id.to_string());
     answer
 }
 
@@ -710,12 +509,12 @@ fn ask(
     // Large numbers, so that they cannot be confused with the client's ids.
     let id = 1_000_000 + server.next_request.fetch_add(1, Ordering::SeqCst);
     let (sender, receiver) = mpsc::channel();
-    lock(&server.waiting).insert(id.to_string(), sender);
+    server.waiting.lock().insert(id.to_string(), sender);
     let mut request = json!({ "jsonrpc": "2.0", "id": id, "method": method });
     if !params.is_null() {
         request["params"] = params.clone();
     }
-    let stream = lock(&session.stream).clone();
+    let stream = session.stream.lock().clone();
     stream
         .as_ref()
         .unwrap_or(out)
@@ -730,7 +529,7 @@ fn notify(server: &Server, method: &str, params: Value, out: &Out, session: &Ses
         message["params"] = params;
     }
     let listening = {
-        let mut listening = lock(&server.listening);
+        let mut listening = server.listening.lock();
         listening.retain(|(_, out)| !out.is_closed());
         listening.clone()
     };
@@ -744,7 +543,7 @@ fn notify(server: &Server, method: &str, params: Value, out: &Out, session: &Ses
         }
         return;
     }
-    let stream = lock(&session.stream).clone();
+    let stream = session.stream.lock().clone();
     stream
         .as_ref()
         .unwrap_or(out)

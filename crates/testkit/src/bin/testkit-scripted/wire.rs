@@ -1,15 +1,10 @@
 //! Frames as text: parts of a request are used exactly as they were received, and responses are put together from
 //! pieces of text.
 
-use std::{
-    borrow::Cow,
-    fs::File,
-    io::Write,
-    os::fd::AsFd,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{borrow::Cow, fs::File, io::Write, os::fd::AsFd, sync::Arc};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::UnboundedSender;
@@ -102,7 +97,7 @@ impl Out {
     pub(crate) fn raw(&self, bytes: &[u8]) {
         match self {
             Self::Stdout(file) => {
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut file = file.lock();
                 // A closed stdout means that the client has gone; the reader notices that on stdin.
                 let _ = file.write_all(bytes);
             }
@@ -115,7 +110,7 @@ impl Out {
     /// Writes bytes and then blocks all later writes.
     pub(crate) fn raw_and_stop(&self, bytes: &[u8]) -> ! {
         if let Self::Stdout(file) = self {
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut file = file.lock();
             let _ = file.write_all(bytes);
             loop {
                 std::thread::park();
