@@ -5,25 +5,13 @@ use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
 };
-use serde::Deserialize;
-use store::{CallDetail, CallFilter, CallRow, CallStatus, Time};
+use store::{CallDetail, CallFilter, CallRow};
 
 use super::{
     AppState, Problem,
     access::Within,
     input::{self, Page},
 };
-
-#[derive(Deserialize)]
-pub(super) struct QueryParams {
-    server: Option<String>,
-    tool: Option<String>,
-    status: Option<CallStatus>,
-    caller: Option<String>,
-    run: Option<String>,
-    since: Option<Time>,
-    until: Option<Time>,
-}
 
 pub(super) fn to_api(row: CallRow) -> Call {
     Call {
@@ -43,7 +31,7 @@ pub(super) fn to_api(row: CallRow) -> Call {
     }
 }
 
-fn told_whole(detail: CallDetail, replays: Vec<String>) -> WholeCall {
+fn to_whole(detail: CallDetail, replays: Vec<String>) -> WholeCall {
     let steps = detail.steps;
     WholeCall {
         call: to_api(detail.call),
@@ -64,18 +52,11 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
     page: Page,
-    query: Result<Query<QueryParams>, QueryRejection>,
+    query: Result<Query<CallFilter>, QueryRejection>,
 ) -> Result<Json<Calls>, Problem> {
-    let asked = input::query(query)?;
     let filter = CallFilter {
         project,
-        server: asked.server,
-        tool: asked.tool,
-        status: asked.status,
-        caller: asked.caller,
-        run: asked.run,
-        since: asked.since,
-        until: asked.until,
+        ..input::query(query)?
     };
     let store = rest.projects.store();
     let rows = store.calls_list(&filter, page.asked()).await?;
@@ -93,5 +74,5 @@ pub(super) async fn show(
     let store = rest.projects.store();
     let detail = store.call_get(project.as_ref(), &id).await?;
     let replays = store.call_replays(project.as_ref(), &id).await?;
-    Ok(Json(told_whole(detail, replays)))
+    Ok(Json(to_whole(detail, replays)))
 }

@@ -5,7 +5,6 @@ use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
 };
-use serde::Deserialize;
 use store::{Page as Part, RunFilter, RunRow};
 
 use super::{
@@ -13,12 +12,6 @@ use super::{
     access::Within,
     input::{self, Page},
 };
-
-#[derive(Deserialize)]
-pub(super) struct QueryParams {
-    status: Option<String>,
-    conversation: Option<String>,
-}
 
 pub(super) fn to_api(row: RunRow) -> Run {
     Run {
@@ -42,21 +35,19 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
     page: Page,
-    query: Result<Query<QueryParams>, QueryRejection>,
+    query: Result<Query<RunFilter>, QueryRejection>,
 ) -> Result<Json<Runs>, Problem> {
-    let asked = input::query(query)?;
-    if let Some(status) = &asked.status
+    let filter = RunFilter {
+        project,
+        ..input::query(query)?
+    };
+    if let Some(status) = &filter.status
         && !api::RUN_STATUSES.contains(&status.as_str())
     {
         let known = api::RUN_STATUSES.join(", ");
         let why = format!("unknown run status `{status}`; must be one of {known}");
         return Err(Problem::new(400, why));
     }
-    let filter = RunFilter {
-        project,
-        status: asked.status,
-        conversation: asked.conversation,
-    };
     let rows = rest.agents.store().run_list(&filter, page.asked()).await?;
     Ok(Json(Runs {
         next: page.next(&rows, |row| row.id.clone()),

@@ -199,12 +199,12 @@ pub(super) async fn show(
     Within(project): Within,
     query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<CallStatistics>, Problem> {
-    let asked = input::query(query)?;
+    let params = input::query(query)?;
     let now = store::now().timestamp();
     // Includes calls that began in the current second.
-    let until = asked.until.map_or(now + 1, |until| until.timestamp());
-    let since = asked.since.map_or(until - HOUR, |since| since.timestamp());
-    let most = asked.buckets.unwrap_or(DEFAULT_BUCKETS);
+    let until = params.until.map_or(now + 1, |until| until.timestamp());
+    let since = params.since.map_or(until - HOUR, |since| since.timestamp());
+    let most = params.buckets.unwrap_or(DEFAULT_BUCKETS);
     if !(1..=MAX_BUCKETS).contains(&most) {
         let must = format!("must be a whole number from 1 to {MAX_BUCKETS}");
         return Err(Problem::field(400, "/buckets", must));
@@ -236,8 +236,8 @@ pub(super) async fn show(
         let mut at = start;
         while at < start + width {
             let span = Span {
-                tool: asked.tool.clone(),
-                caller: asked.caller.clone(),
+                tool: params.tool.clone(),
+                caller: params.caller.clone(),
                 width: step,
                 start: at,
             };
@@ -248,7 +248,7 @@ pub(super) async fn show(
             let counts = rest.statistics.counts(store, span, now).await?;
             for count in counts
                 .iter()
-                .filter(|count| asked.wants(project.as_ref(), count))
+                .filter(|count| params.wants(project.as_ref(), count))
             {
                 bucket.add(count);
                 all.add(count);
@@ -302,9 +302,9 @@ mod tests {
             let class = class(digits, &text[..text.len().min(2)]).unwrap();
             let mut sum = Sum::default();
             sum.classes.insert(class, 5);
-            let told = sum.percentile(0.95).unwrap();
-            let off = told.abs_diff(exact) as f64 / exact as f64;
-            assert!(off < 0.15, "{exact}: {told}");
+            let estimate = sum.percentile(0.95).unwrap();
+            let off = estimate.abs_diff(exact) as f64 / exact as f64;
+            assert!(off < 0.15, "{exact}: {estimate}");
         }
         assert_eq!(class(0, ""), None);
         assert!(class(19, "99").is_some());

@@ -15,16 +15,14 @@ use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, Text, execute, page, row, rows},
+    sql::{Filter, Key, Text, execute, page, row, rows, table},
 };
 
-/// The columns of a [`CallRow`].
-macro_rules! columns {
-    () => {
-        "id, run_id, project_id, caller, server, tool, arguments_digest, status, error, result_digest, started_at,
-         finished_at, duration_us"
-    };
-}
+table!(
+    $, "kb.agent_run_tool_calls",
+    "id, run_id, project_id, caller, server, tool, arguments_digest, status, error, result_digest, started_at,
+     finished_at, duration_us"
+);
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -128,8 +126,10 @@ pub struct CallEnd {
 }
 
 /// Selects calls. `None`: any value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct CallFilter {
+    /// Depends on the caller's permissions, so it is never read from a query.
+    #[serde(skip)]
     pub project: Option<ProjectId>,
     pub server: Option<String>,
     pub tool: Option<String>,
@@ -206,7 +206,7 @@ impl Store {
         page!(
             self.pool.read().await?,
             CallRow,
-            concat!("SELECT ", columns!(), " FROM kb.agent_run_tool_calls"),
+            query!(select ""),
             conditions,
             "id DESC",
             page
@@ -227,7 +227,7 @@ impl Store {
         page!(
             self.pool.read().await?,
             CallRow,
-            concat!("SELECT ", columns!(), " FROM kb.agent_run_tool_calls"),
+            query!(select ""),
             conditions,
             "id",
             page
@@ -242,12 +242,8 @@ impl Store {
         let row = row!(
             self.pool.read().await?,
             CallDetail,
-            concat!(
-                "SELECT ",
-                columns!(),
-                ", arguments, result, turn_us, sent_us, answered_us, questions, replay_of
-                 FROM kb.agent_run_tool_calls WHERE id = $1 AND ($2 = '' OR project_id = $2)"
-            ),
+            query!(select "arguments, result, turn_us, sent_us, answered_us, questions, replay_of",
+                "WHERE id = $1 AND ($2 = '' OR project_id = $2)"),
             Key(id),
             crate::project::scope(project),
         )?;

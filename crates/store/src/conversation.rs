@@ -12,8 +12,10 @@ use crate::{
     Page, Store, Time,
     error::{Error, Result},
     id::now,
-    sql::{Filter, Key, Text, execute, page, row},
+    sql::{Filter, Key, Text, execute, page, row, table},
 };
+
+table!($, "kb.conversations", "id, project_id, title, revision, created_at, updated_at");
 
 /// A conversation as shown in lists.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
@@ -55,9 +57,8 @@ impl Store {
         let made = row!(
             tx,
             ConversationRow,
-            "INSERT INTO kb.conversations (id, project_id, title, body, revision, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, 1, $5, $5)
-             RETURNING id, project_id, title, revision, created_at, updated_at",
+            query!(returning "INSERT INTO kb.conversations (id, project_id, title, body, revision, created_at, updated_at)
+                 VALUES ($1, $2, $3, $4, 1, $5, $5)"),
             Key(id),
             project.map(|project| Key(project.as_str())),
             Text(title),
@@ -84,9 +85,8 @@ impl Store {
         let saved = row!(
             conn,
             ConversationRow,
-            "UPDATE kb.conversations SET body = $4, revision = revision + 1, updated_at = $5
-             WHERE id = $1 AND COALESCE(project_id, '') = $2 AND revision = $3
-             RETURNING id, project_id, title, revision, created_at, updated_at",
+            query!(returning "UPDATE kb.conversations SET body = $4, revision = revision + 1, updated_at = $5
+                 WHERE id = $1 AND COALESCE(project_id, '') = $2 AND revision = $3"),
             Key(id),
             crate::project::scope(project),
             revision,
@@ -112,8 +112,7 @@ impl Store {
         let found = row!(
             self.pool.read().await?,
             ConversationDetail,
-            "SELECT id, project_id, title, revision, created_at, updated_at, body
-             FROM kb.conversations WHERE id = $1 AND COALESCE(project_id, '') = $2",
+            query!(select "body", "WHERE id = $1 AND COALESCE(project_id, '') = $2"),
             Key(id),
             crate::project::scope(project),
         )?;
@@ -129,7 +128,7 @@ impl Store {
         page!(
             self.pool.read().await?,
             ConversationRow,
-            "SELECT id, project_id, title, revision, created_at, updated_at FROM kb.conversations",
+            query!(select ""),
             Filter::newest_first(project, page),
             "id DESC",
             page

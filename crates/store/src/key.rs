@@ -10,8 +10,10 @@ use crate::{
     id::{micros, new_id, now},
     project,
     quota::Quota,
-    sql::{Filter, Key, Text, execute, page, row, rows},
+    sql::{Filter, Key, Text, execute, page, row, rows, table},
 };
+
+table!($, "kb.api_keys", "id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at");
 
 /// The permissions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,10 +90,9 @@ impl Store {
         let row = row!(
             tx,
             KeyRow,
-            "INSERT INTO kb.api_keys (id, project_id, name, role, hash, hint, created_at, expires_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-             ON CONFLICT (hash) DO NOTHING
-             RETURNING id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at",
+            query!(returning "INSERT INTO kb.api_keys (id, project_id, name, role, hash, hint, created_at, expires_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+                 ON CONFLICT (hash) DO NOTHING"),
             Key(&new_id()),
             key.project.map(|project| Key(project.as_str())),
             Key(key.name),
@@ -114,8 +115,7 @@ impl Store {
         page!(
             self.pool.read().await?,
             KeyRow,
-            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
-             FROM kb.api_keys",
+            query!(select ""),
             Filter::default()
                 .and("project_id =", project.map(ProjectId::as_str))
                 .and("id >", page.after.as_deref()),
@@ -129,8 +129,7 @@ impl Store {
         row!(
             self.pool.read().await?,
             KeyRow,
-            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
-             FROM kb.api_keys WHERE id = $1",
+            query!(select "WHERE id = $1"),
             Key(id),
         )
     }
@@ -140,8 +139,7 @@ impl Store {
         row!(
             self.pool.read().await?,
             KeyRow,
-            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
-             FROM kb.api_keys WHERE hash = $1",
+            query!(select "WHERE hash = $1"),
             Key(hash),
         )
     }
@@ -151,8 +149,7 @@ impl Store {
         rows!(
             self.pool.read().await?,
             HashedKey,
-            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at, hash
-             FROM kb.api_keys WHERE revoked_at IS NULL ORDER BY id",
+            query!(select "hash", "WHERE revoked_at IS NULL ORDER BY id"),
         )
     }
 
@@ -185,9 +182,8 @@ impl Store {
         let row = row!(
             tx,
             KeyRow,
-            "UPDATE kb.api_keys SET revoked_at = COALESCE(revoked_at, $3)
-             WHERE id = $1 AND ($2 = '' OR project_id = $2)
-             RETURNING id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at",
+            query!(returning "UPDATE kb.api_keys SET revoked_at = COALESCE(revoked_at, $3)
+                 WHERE id = $1 AND ($2 = '' OR project_id = $2)"),
             Key(id),
             project::scope(project),
             now(),

@@ -14,8 +14,10 @@ use crate::{
     project,
     quota::Quota,
     server,
-    sql::{Doc, Key, Text, Tx, execute, row, rows},
+    sql::{Doc, Key, Text, Tx, execute, row, rows, table},
 };
+
+table!($, "kb.products", "id, project_id, name, version, manifest, created_at, updated_at");
 
 /// A product installed in a project.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
@@ -98,8 +100,7 @@ impl Store {
         let row = row!(
             self.pool.read().await?,
             ProductRow,
-            "SELECT id, project_id, name, version, manifest, created_at, updated_at
-             FROM kb.products WHERE project_id = $1 AND name = $2",
+            query!(select "WHERE project_id = $1 AND name = $2"),
             Key(project.as_str()),
             Key(name),
         )?;
@@ -111,8 +112,7 @@ impl Store {
         rows!(
             self.pool.read().await?,
             ProductRow,
-            "SELECT id, project_id, name, version, manifest, created_at, updated_at
-             FROM kb.products WHERE project_id = $1 ORDER BY name LIMIT $2",
+            query!(select "WHERE project_id = $1 ORDER BY name LIMIT $2"),
             Key(project.as_str()),
             i64::from(crate::MAX_PAGE),
         )
@@ -162,11 +162,10 @@ async fn upsert(
     let row = row!(
         tx,
         ProductRow,
-        "INSERT INTO kb.products (id, project_id, name, version, manifest, created_at, updated_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $6)
-         ON CONFLICT (project_id, name) DO UPDATE SET
-             version = excluded.version, manifest = excluded.manifest, updated_at = excluded.updated_at
-         RETURNING id, project_id, name, version, manifest, created_at, updated_at",
+        query!(returning "INSERT INTO kb.products (id, project_id, name, version, manifest, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $6)
+             ON CONFLICT (project_id, name) DO UPDATE SET
+                 version = excluded.version, manifest = excluded.manifest, updated_at = excluded.updated_at"),
         Key(&new_id()),
         Key(project.as_str()),
         Key(name),

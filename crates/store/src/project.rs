@@ -9,8 +9,10 @@ use crate::{
     Page, Put, Store, Time,
     error::{Error, Result},
     id::now,
-    sql::{Doc, Key, Text, Tx, execute, row, rows},
+    sql::{Doc, Key, Text, Tx, execute, row, rows, table},
 };
+
+table!($, "kb.projects", "id, name, description, enabled, settings, created_at, updated_at");
 
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ProjectRow {
@@ -53,12 +55,11 @@ impl Store {
         let row = row!(
             self.pool.write().await?,
             ProjectRow,
-            "INSERT INTO kb.projects (id, name, description, enabled, settings, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $6)
-             ON CONFLICT (id) DO UPDATE SET
-                 name = excluded.name, description = excluded.description, enabled = excluded.enabled,
-                 settings = excluded.settings, updated_at = excluded.updated_at
-             RETURNING id, name, description, enabled, settings, created_at, updated_at",
+            query!(returning "INSERT INTO kb.projects (id, name, description, enabled, settings, created_at, updated_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $6)
+                 ON CONFLICT (id) DO UPDATE SET
+                     name = excluded.name, description = excluded.description, enabled = excluded.enabled,
+                     settings = excluded.settings, updated_at = excluded.updated_at"),
             Key(project.id.as_str()),
             Key(&project.name),
             Text(&project.description),
@@ -95,8 +96,7 @@ impl Store {
         let row = row!(
             self.pool.read().await?,
             ProjectRow,
-            "SELECT id, name, description, enabled, settings, created_at, updated_at
-             FROM kb.projects WHERE id = $1",
+            query!(select "WHERE id = $1"),
             Key(id.as_str()),
         )?;
         row.ok_or_else(|| Error::not_found("project", id))
@@ -107,8 +107,7 @@ impl Store {
         rows!(
             self.pool.read().await?,
             ProjectRow,
-            "SELECT id, name, description, enabled, settings, created_at, updated_at
-             FROM kb.projects WHERE id > $1 ORDER BY id LIMIT $2",
+            query!(select "WHERE id > $1 ORDER BY id LIMIT $2"),
             Key(page.after.as_deref().unwrap_or_default()),
             page.limit(),
         )

@@ -1,22 +1,21 @@
 //! Agent runs.
 
 use model::ProjectId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 
 use crate::{
     Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, new_id, now},
-    sql::{Filter, Key, Text, execute, page, row},
+    sql::{Filter, Key, Text, execute, page, row, table},
 };
 
-macro_rules! columns {
-    () => {
-        "id, project_id, agent, model, status, turns, input_tokens, output_tokens, cost_micros, error, started_at,
-         finished_at, conversation_id"
-    };
-}
+table!(
+    $, "kb.agent_runs",
+    "id, project_id, agent, model, status, turns, input_tokens, output_tokens, cost_micros, error, started_at,
+     finished_at, conversation_id"
+);
 
 /// An agent run.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
@@ -47,8 +46,10 @@ pub struct NewRun<'a> {
 }
 
 /// Selects runs. `None`: any value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct RunFilter {
+    /// Depends on the caller's permissions, so it is never read from a query.
+    #[serde(skip)]
     pub project: Option<ProjectId>,
     pub status: Option<String>,
     pub conversation: Option<String>,
@@ -72,13 +73,9 @@ impl Store {
         let row = row!(
             self.pool.write().await?,
             RunRow,
-            concat!(
-                "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
+            query!(returning "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
                      output_tokens, cost_micros, started_at, conversation_id, process)
-                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6, $7)
-                 RETURNING ",
-                columns!()
-            ),
+                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6, $7)"),
             Key(&new_id()),
             run.project.map(|project| Key(project.as_str())),
             Text(run.agent),
@@ -103,13 +100,9 @@ impl Store {
         let row = row!(
             self.pool.write().await?,
             RunRow,
-            concat!(
-                "UPDATE kb.agent_runs SET status = $3, turns = $4, input_tokens = $5, output_tokens = $6,
+            query!(returning "UPDATE kb.agent_runs SET status = $3, turns = $4, input_tokens = $5, output_tokens = $6,
                      cost_micros = $7, error = $8, finished_at = $9
-                 WHERE id = $1 AND COALESCE(project_id, '') = $2
-                 RETURNING ",
-                columns!()
-            ),
+                 WHERE id = $1 AND COALESCE(project_id, '') = $2"),
             Key(id),
             crate::project::scope(project),
             Text(&end.status),
@@ -128,7 +121,7 @@ impl Store {
         page!(
             self.pool.read().await?,
             RunRow,
-            concat!("SELECT ", columns!(), " FROM kb.agent_runs"),
+            query!(select ""),
             Filter::newest_first(filter.project.as_ref(), page)
                 .and("status =", filter.status.as_deref())
                 .and("conversation_id =", filter.conversation.as_deref()),
@@ -195,11 +188,7 @@ impl Store {
         let row = row!(
             self.pool.read().await?,
             RunRow,
-            concat!(
-                "SELECT ",
-                columns!(),
-                " FROM kb.agent_runs WHERE id = $1 AND ($2 = '' OR project_id = $2)"
-            ),
+            query!(select "WHERE id = $1 AND ($2 = '' OR project_id = $2)"),
             Key(id),
             crate::project::scope(project),
         )?;

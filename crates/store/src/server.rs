@@ -11,8 +11,13 @@ use crate::{
     id::{new_id, now},
     project,
     quota::Quota,
-    sql::{Doc, Key, Text, Tx, execute, row, rows},
+    sql::{Doc, Key, Text, Tx, execute, row, rows, table},
 };
+
+table!(
+    $, "kb.project_mcp_servers",
+    "id, project_id, product_id, name, description, transport, config, enabled, created_at, updated_at"
+);
 
 /// The transport of a server, as stored in the column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,15 +76,13 @@ impl Store {
         let row = row!(
             tx,
             ServerRow,
-            "INSERT INTO kb.project_mcp_servers AS s
-                 (id, project_id, name, description, transport, config, enabled, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8)
-             ON CONFLICT (project_id, name) DO UPDATE SET
-                 description = excluded.description, transport = excluded.transport,
-                 config = excluded.config, enabled = excluded.enabled, updated_at = excluded.updated_at
-             WHERE s.product_id IS NULL
-             RETURNING id, project_id, product_id, name, description, transport, config, enabled,
-                 created_at, updated_at",
+            query!(returning "INSERT INTO kb.project_mcp_servers AS s
+                     (id, project_id, name, description, transport, config, enabled, created_at, updated_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+                 ON CONFLICT (project_id, name) DO UPDATE SET
+                     description = excluded.description, transport = excluded.transport,
+                     config = excluded.config, enabled = excluded.enabled, updated_at = excluded.updated_at
+                 WHERE s.product_id IS NULL"),
             Key(&new_id()),
             Key(project.as_str()),
             Key(server.name.as_str()),
@@ -105,9 +108,7 @@ impl Store {
         let row = row!(
             self.pool.read().await?,
             ServerRow,
-            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
-                 created_at, updated_at
-             FROM kb.project_mcp_servers WHERE project_id = $1 AND name = $2",
+            query!(select "WHERE project_id = $1 AND name = $2"),
             Key(project.as_str()),
             Key(name.as_str()),
         )?;
@@ -126,9 +127,7 @@ impl Store {
         let row = row!(
             self.pool.read().await?,
             ServerRow,
-            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
-                 created_at, updated_at
-             FROM kb.project_mcp_servers WHERE id = $1 AND ($2 = '' OR project_id = $2)",
+            query!(select "WHERE id = $1 AND ($2 = '' OR project_id = $2)"),
             Key(id),
             project::scope(project),
         )?;
@@ -140,9 +139,7 @@ impl Store {
         rows!(
             self.pool.read().await?,
             ServerRow,
-            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
-                 created_at, updated_at
-             FROM kb.project_mcp_servers WHERE project_id = $1 ORDER BY name",
+            query!(select "WHERE project_id = $1 ORDER BY name"),
             Key(project.as_str()),
         )
     }
@@ -152,9 +149,7 @@ impl Store {
         rows!(
             self.pool.read().await?,
             ServerRow,
-            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
-                 created_at, updated_at
-             FROM kb.project_mcp_servers ORDER BY project_id, name",
+            query!(select "ORDER BY project_id, name"),
         )
     }
 
@@ -171,10 +166,8 @@ impl Store {
         let row = row!(
             self.pool.write().await?,
             ServerRow,
-            "UPDATE kb.project_mcp_servers SET enabled = $3, updated_at = $4
-             WHERE project_id = $1 AND name = $2
-             RETURNING id, project_id, product_id, name, description, transport, config, enabled,
-                 created_at, updated_at",
+            query!(returning "UPDATE kb.project_mcp_servers SET enabled = $3, updated_at = $4
+                 WHERE project_id = $1 AND name = $2"),
             Key(project.as_str()),
             Key(name.as_str()),
             enabled,

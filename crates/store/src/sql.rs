@@ -252,7 +252,31 @@ macro_rules! page {
     }};
 }
 
-pub(crate) use {execute, on, page, row, rows};
+/// Names a table and the columns of its row type, once per module. Defines `query!`:
+///
+/// - `query!(select "WHERE …")` reads rows.
+/// - `query!(select "more columns", "WHERE …")` reads rows with more columns.
+/// - `query!(returning "INSERT …")` returns the rows that it writes.
+///
+/// The first argument is `$`, which the definition needs.
+#[rustfmt::skip]
+macro_rules! table {
+    ($d:tt, $name:literal, $columns:literal) => {
+        macro_rules! query {
+            (select $d rest:literal) => {
+                concat!("SELECT ", $columns, " FROM ", $name, " ", $d rest)
+            };
+            (select $d more:literal, $d rest:literal) => {
+                concat!("SELECT ", $columns, ", ", $d more, " FROM ", $name, " ", $d rest)
+            };
+            (returning $d statement:literal) => {
+                concat!($d statement, " RETURNING ", $columns)
+            };
+        }
+    };
+}
+
+pub(crate) use {execute, on, page, row, rows, table};
 
 /// Optional conditions. A single text with `$1 IS NULL OR …` could not use an index, and sqlx's `QueryBuilder` panics
 /// on a value that [`Key`] refuses.

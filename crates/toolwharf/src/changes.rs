@@ -21,7 +21,7 @@ pub(crate) struct Changes<'c> {
     projects: &'c Projects,
     hosting: &'c Hosting,
     /// Topics whose failure was logged.
-    told: Mutex<BTreeSet<Topic>>,
+    logged: Mutex<BTreeSet<Topic>>,
 }
 
 impl<'c> Changes<'c> {
@@ -37,7 +37,7 @@ impl<'c> Changes<'c> {
             logins,
             projects,
             hosting,
-            told: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 
@@ -79,10 +79,10 @@ impl<'c> Changes<'c> {
             self.servers(&topics),
         );
         failed.extend([keys, sessions, approvals, logins].into_iter().flatten());
-        let mut told = self.told.lock();
-        told.retain(|topic| failed.contains_key(topic));
+        let mut logged = self.logged.lock();
+        logged.retain(|topic| failed.contains_key(topic));
         for (topic, error) in &failed {
-            if told.insert(topic.clone()) {
+            if logged.insert(topic.clone()) {
                 tracing::warn!(
                     ?topic,
                     "cannot apply the changes of another replica yet: {error:#}"

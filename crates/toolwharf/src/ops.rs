@@ -277,8 +277,8 @@ mod tests {
             (true, true, 503, "database"),
             (true, false, 200, "ready"),
         ] {
-            let (told, text) = readiness(is_started, has_stale_keys);
-            assert_eq!(told.as_u16(), status);
+            let (actual, text) = readiness(is_started, has_stale_keys);
+            assert_eq!(actual.as_u16(), status);
             assert!(text.contains(word), "{text}");
         }
     }

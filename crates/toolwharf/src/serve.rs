@@ -1,6 +1,7 @@
 //! The command `serve`: runs the gateway.
 
 use std::{
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -8,10 +9,13 @@ use std::{
 };
 
 use anyhow::Context;
+use config::{Config, Sources};
+use engine::{Gateway, Remembered};
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
-use model::{ProjectId, Settings};
-use store::Home;
+use model::{ProjectId, ServerName, Settings};
+use runtime::process::Spawner;
+use store::{Home, Store};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -29,7 +33,7 @@ use backend::{
     hosting::Hosting,
     live::{Live, warn_of},
     lock::Lock,
-    logins,
+    logins::{self, Logins},
     loop_detection::LoopDetection,
     projects::Projects,
     replica::{self, Replica},
@@ -67,289 +71,458 @@ pub(crate) struct Args {
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let files = runtime::process::raise_file_limit();
-    let (sources, mut config) = startup::load(named)?;
-    args.overrides.overrule(&mut config.settings);
-    logs::init(&config.settings);
-    let data_dir = startup::open_data_dir(&config.settings)?;
-    let lock = Lock::take(&data_dir).await?;
-    let store = startup::open_store(&config.settings, &data_dir).await?;
-    let spawner = startup::spawner()?;
-    let replicas = config.settings.replicas;
-    let (inside, replica) = match &config.settings.database_url {
-        Some(url) => {
-            let (inside, address) = peers::bind(replicas.listen, url).await?;
-            let sentinel = spawner.clone();
-            let end_all_at = move |at| sentinel.end_all_at(at);
-            let joined = Replica::join(
-                &store,
-                replicas.lease,
-                end_all_at,
-                &data_dir,
-                address.clone(),
-            );
-            (Some((inside, address)), joined.await?)
-        }
-        None => (None, None),
-    };
-    startup::close_open(&store).await?;
-    let (token, new) = auth::bootstrap(&store, &data_dir).await?;
-    let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
-    let is_fixed = !wanted.ends_with(":0");
-    let listener = bind(wanted).await?;
-    let address = listener.local_addr()?;
-    let apps = Apps::open(
-        &config.settings,
-        address,
-        is_fixed,
-        &bases(&config.settings, address),
-    )
-    .await?;
+    let (mut base, spawner) = Base::open(named, &args.overrides).await?;
+    startup::close_open(&base.store).await?;
+    let (token, is_new) = auth::bootstrap(&base.store, &base.data_dir).await?;
+    let listen = args.listen.as_ref();
+    let listen = listen.unwrap_or(&base.config.settings.listen);
+    let (listener, endpoint) = Endpoint::bind(listen).await?;
+    let (settings, address) = (&base.config.settings, endpoint.address);
+    let audiences = bases(settings, address);
+    let apps = Apps::open(settings, address, endpoint.is_fixed, &audiences).await?;
     let myself = LoopDetection::at(&[address]);
-    myself.leave_out(&mut config);
-    warn_of(&config);
-    let chain = startup::chain(&data_dir, false)?;
-    let (gateway, projects, logins) = startup::gateway(
-        config.settings.clone(),
-        &data_dir,
-        store.clone(),
-        chain,
-        spawner,
-        Some(startup::own_files(&sources, &data_dir)),
-    )
-    .await?;
-    let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));
-    let all = bases(&config.settings, address);
-    let identities = Identities::new(&config.settings, all, tickets.clone()).context(
-        "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
-    )?;
-    let keys = identities.keys.clone();
-    if replica.is_some() {
-        keys.share();
-    }
-    keys.refresh(&store).await?;
-    projects
-        .declared(&startup::declared_projects(&config))
-        .await;
-    let remembered = startup::remembered(&store, &config).await?;
-    let hosting = Hosting::new(store.clone(), gateway.clone(), projects.clone());
-    let agents = Agents::new(gateway.clone(), projects.clone(), store.clone());
-    let guard = Guard::new(&config.settings, address.ip(), identities.clone());
-    let most = most_connections(config.settings.limits.max_connections, files);
-    let (inside, peers) = match (inside, &replica) {
-        (Some((inside, address)), Some(replica)) => {
-            let key = projects.session_key().await?;
-            gateway.keep_place(Seal::new(projects.session_key().await?).seal_place(&address));
-            let installation = key.installation().into();
-            let peers = Peers::new(replica.clone(), address, key);
-            let home = Home {
-                installation: startup::installation(&data_dir)?,
-                host: replica::host(),
-            };
-            gateway.keep_gate(Arc::new(Leases {
-                peers: peers.clone(),
-                gateway: gateway.clone(),
-                store: store.clone(),
-                installation,
-                home,
-            }));
-            (Some(inside), Some(peers))
-        }
-        _ => (None, None),
-    };
-    let front = HttpGateway::new(
-        gateway.clone(),
-        projects.clone(),
-        guard,
-        Seal::new(projects.session_key().await?),
-        peers.clone(),
-        most,
-    );
-    let over = CancellationToken::new();
-    let url = format!("http://{}", dialable(address));
-    if new {
-        eprintln!(
-            "administrator's token (kept in {}): {token}",
-            data_dir.join("admin-token").display()
-        );
-    }
-    let settings = &config.settings;
-    logins.listen(settings.public_url.as_deref().unwrap_or(&url), tickets);
-    if !address.ip().is_loopback() && settings.public_url.is_none() && !settings.oidc.is_empty() {
-        tracing::warn!(
-            "clients will sign in for {url}: set `public_url` to the address that they use"
-        );
-    }
-    eprintln!("toolwharf is at {url}/mcp");
-    if let Some(who) = keys.identify(&token)
-        && let Some(link) = front.guard().link(&who).await?
-    {
-        eprintln!("sign a browser in, once and within 10 minutes: {link}");
-    }
-    let announced = lock.announce(&url, is_fixed, &sources)?;
+    myself.leave_out(&mut base.config);
+    warn_of(&base.config);
 
-    let live = Live::new(
-        sources,
-        gateway.clone(),
-        projects.clone(),
-        args.overrides,
-        myself,
-    );
-    let ready = ops::Ready::default();
-    let is_local = address.ip().is_loopback()
-        && config.settings.public_url.is_none()
-        && config.settings.oidc.is_empty();
-    let fixed = is_fixed.then(|| url.clone());
-    let clients = is_local.then(|| Clients::new(live.sources(), &data_dir, fixed));
-    let rest = Rest::new(
-        front.clone(),
-        live.clone(),
-        hosting.clone(),
-        agents.clone(),
-        keys.clone(),
-        logins.clone(),
-        Catalogue::new(&data_dir),
-        clients,
-        replica.clone(),
-        over.clone(),
-    );
-    let identify = (!is_local).then(|| {
-        let identities = identities.clone();
-        Box::new(
-            move |headers: HeaderMap, key: Option<String>, owner: Option<ProjectId>| {
-                let identities = identities.clone();
-                let shown = async move {
-                    let who = match key.and_then(|key| identities.keys.identify(&key)) {
-                        Some(who) => who,
-                        None => identities.navigating(&headers).await.ok()??,
-                    };
-                    let role = owner.as_ref().map_or(Role::Admin, |_| Role::Manage);
-                    Some(logins::Shown {
-                        id: who.id.clone(),
-                        manages: who.may(role, owner.as_ref()),
-                    })
-                };
-                Box::pin(shown) as BoxFuture<'static, _>
-            },
-        ) as logins::Identify
-    });
-    let more = ops::router(
-        front.clone(),
-        gateway.clone(),
-        (ready.clone(), keys.clone()),
-        replica.clone(),
-    )
-    .merge(console::router(apps.as_ref().map(Apps::origin)))
-    .merge(signin::router(&front))
-    .merge(logins::router(logins.clone(), projects.clone(), identify));
-    let other = Site::new(rest, more);
-    let drain = config.settings.limits.drain.min(STOP_TIMEOUT - MIN_GRACE);
-    // Requests wait until the servers are declared. Otherwise they would fail because a server is unknown.
-    let declared = CancellationToken::new();
-    let serving = async {
-        declared.cancelled().await;
-        let whom = For::Clients(other.clone());
-        gateway::serve(listener, front.clone(), whom, over.clone(), drain).await
-    };
+    let parts = Parts::new(&base, &endpoint, spawner, args.overrides, myself, files).await?;
+    let remembered = startup::remembered(&base.store, &base.config).await?;
+    parts.greet(&base, &endpoint, &token, is_new).await?;
+    let announced = base
+        .lock
+        .announce(&endpoint.url, endpoint.is_fixed, &base.sources)?;
+    let site = parts.site(&base, &endpoint, apps.as_ref().map(Apps::origin));
+    let drain = base.config.settings.limits.drain;
+    let drain = drain.min(STOP_TIMEOUT - MIN_GRACE);
+
+    let serving = parts.serve_clients(listener, site.clone(), drain);
     // Stays open longer than the clients' listener: other replicas use the servers here until they have taken them
     // over.
     let closed_inside = CancellationToken::new();
-    let serving_inside = inside.map(|inside| {
-        let (front, over) = (front.clone(), closed_inside.clone());
-        let whom = For::Replicas(other.clone());
-        let declared = declared.clone();
-        let serving = async move {
-            declared.cancelled().await;
-            gateway::serve(inside, front, whom, over, Duration::ZERO).await
-        };
-        AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
-    });
-    let sandbox = async {
-        match apps {
-            Some(apps) => apps.serve().await,
-            None => std::future::pending().await,
-        }
-    };
-    let working = async {
-        // Starting may take longer than a lease, which must be renewed meanwhile.
-        tokio::select! {
-            started = async {
-                hosting.reload().await?;
-                gateway.start(config.servers.clone(), remembered).await?;
-                anyhow::Ok(())
-            } => started?,
-            () = follow(replica.as_deref()) => {}
-        }
-        declared.cancel();
-        ready.set();
-        let changes = Changes::new(
-            (&store, &gateway),
-            (&identities, &logins),
-            (&projects, &hosting),
-        );
-        tokio::select! {
-            () = live.watch() => {}
-            () = startup::retain(&gateway, &store, replica.as_deref()) => {}
-            () = keys.follow(&store) => {}
-            () = identities.follow() => {}
-            () = webhook::run(&gateway) => {}
-            () = hosting.sweep(replica.as_deref()) => {}
-            () = follow_resources(&hosting, &projects, replica.as_deref()) => {}
-            () = front.reap() => {}
-            () = front.follow_keys() => {}
-            () = memory::give_back() => {}
-            () = async { backend::entries::migrate(projects.store(), async || projects.entry_key().await).await; std::future::pending().await } => {}
-            () = sandbox => {}
-            () = follow(replica.as_deref()) => {}
-            () = follow_peers(peers.as_deref()) => {}
-            () = changes.follow(replica.as_deref()) => {}
-        }
-        anyhow::Ok(())
-    };
+    let inside = base.inside.take().filter(|_| parts.peers.is_some());
+    let serving_inside =
+        inside.map(|(inside, _)| parts.serve_replicas(inside, site.clone(), closed_inside.clone()));
     tokio::pin!(serving);
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
-        outcome = working => outcome,
+        outcome = parts.work(&base.config, remembered, apps) => outcome,
         signal = ended() => {
             tracing::info!("{signal}: stopping");
             Ok(())
         }
     };
+
     let by = Instant::now() + STOP_TIMEOUT;
-    declared.cancel();
-    front.stop(&over);
-    agents.close();
-    gateway.close(by);
-    // First the calls and turns in flight, which need their servers; then the servers.
-    let stopping = async {
-        let connections = serving.await;
-        if serving_inside.is_some() {
-            let until = (by - MIN_GRACE).min(Instant::now() + drain);
-            let _ = tokio::time::timeout_at(until, front.leave()).await;
-        }
-        let left = (by - MIN_GRACE).saturating_duration_since(Instant::now());
-        if agents.stop(drain.min(left)).await > 0 {
-            // Their last events are on the way to their clients.
-            let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, connections.wait()).await;
-        }
-        gateway.shutdown(by).await;
-    };
+    parts.declared.cancel();
+    parts.front.stop(&parts.over);
+    parts.agents.close();
+    parts.gateway.close(by);
     // Servers that are still stopping keep their lease until they have exited.
     tokio::select! {
-        () = stopping => {}
-        () = follow(replica.as_deref()) => {}
+        () = parts.stop(serving, serving_inside.is_some(), drain, by) => {}
+        () = follow(parts.replica.as_deref()) => {}
     }
-    keys.touch(&store).await;
-    if let Some(replica) = &replica {
+    parts.identities.keys.touch(&base.store).await;
+    if let Some(replica) = &parts.replica {
         replica.leave().await;
     }
-    if let Some(peers) = &peers {
+    if let Some(peers) = &parts.peers {
         peers.linger(by).await;
     }
     closed_inside.cancel();
-    store.close().await;
+    base.store.close().await;
     drop(announced);
-    drop(lock);
+    drop(base.lock);
     outcome
+}
+
+/// What the gateway stands on: the configuration, the data directory, the database and the membership in a group of
+/// replicas.
+struct Base {
+    sources: Sources,
+    config: Config,
+    data_dir: PathBuf,
+    lock: Lock,
+    store: Store,
+    /// The listener for other replicas, and its address.
+    inside: Option<(TcpListener, String)>,
+    replica: Option<Arc<Replica>>,
+}
+
+impl Base {
+    async fn open(named: &[PathBuf], overrides: &CliOverrides) -> anyhow::Result<(Self, Spawner)> {
+        let (sources, mut config) = startup::load(named)?;
+        overrides.overrule(&mut config.settings);
+        logs::init(&config.settings);
+        let data_dir = startup::open_data_dir(&config.settings)?;
+        let lock = Lock::take(&data_dir).await?;
+        let store = startup::open_store(&config.settings, &data_dir).await?;
+        let spawner = startup::spawner()?;
+        let replicas = config.settings.replicas;
+        let (inside, replica) = match &config.settings.database_url {
+            Some(url) => {
+                let (inside, address) = peers::bind(replicas.listen, url).await?;
+                let sentinel = spawner.clone();
+                let end_all_at = move |at| sentinel.end_all_at(at);
+                let joined = Replica::join(
+                    &store,
+                    replicas.lease,
+                    end_all_at,
+                    &data_dir,
+                    address.clone(),
+                );
+                (Some((inside, address)), joined.await?)
+            }
+            None => (None, None),
+        };
+        let base = Self {
+            sources,
+            config,
+            data_dir,
+            lock,
+            store,
+            inside,
+            replica,
+        };
+        Ok((base, spawner))
+    }
+}
+
+/// The address for clients.
+struct Endpoint {
+    address: SocketAddr,
+    /// The port was chosen by the user.
+    is_fixed: bool,
+    /// The URL for clients on this machine.
+    url: String,
+}
+
+impl Endpoint {
+    async fn bind(listen: &str) -> anyhow::Result<(TcpListener, Self)> {
+        let listener = TcpListener::bind(listen).await.with_context(|| {
+            format!("cannot listen on {listen}: choose another with --listen ADDR:PORT (port 0 takes a free one)")
+        })?;
+        let address = listener.local_addr()?;
+        let endpoint = Self {
+            address,
+            is_fixed: !listen.ends_with(":0"),
+            url: format!("http://{}", dialable(address)),
+        };
+        Ok((listener, endpoint))
+    }
+
+    /// Returns whether only clients on this machine use the gateway.
+    fn is_local(&self, settings: &Settings) -> bool {
+        self.address.ip().is_loopback() && settings.public_url.is_none() && settings.oidc.is_empty()
+    }
+}
+
+/// The parts of a running gateway.
+struct Parts {
+    store: Store,
+    gateway: Gateway,
+    projects: Arc<Projects>,
+    logins: Arc<Logins>,
+    identities: Arc<Identities>,
+    tickets: Arc<Tickets>,
+    hosting: Arc<Hosting>,
+    agents: Arc<Agents>,
+    front: Arc<HttpGateway>,
+    live: Arc<Live>,
+    replica: Option<Arc<Replica>>,
+    peers: Option<Arc<Peers>>,
+    /// Set when the servers are declared. Requests wait for it: otherwise they would fail because a server is unknown.
+    declared: CancellationToken,
+    /// Set when the servers have started.
+    ready: ops::Ready,
+    /// Cancelled when the gateway stops.
+    over: CancellationToken,
+}
+
+impl Parts {
+    async fn new(
+        base: &Base,
+        endpoint: &Endpoint,
+        spawner: Spawner,
+        overrides: CliOverrides,
+        myself: LoopDetection,
+        files: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let (settings, data_dir) = (&base.config.settings, &base.data_dir);
+        let (store, replica) = (base.store.clone(), base.replica.clone());
+        let (gateway, projects, logins) = startup::gateway(
+            settings.clone(),
+            data_dir,
+            store.clone(),
+            startup::chain(data_dir, false)?,
+            spawner,
+            Some(startup::own_files(&base.sources, data_dir)),
+        )
+        .await?;
+        let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));
+        let audiences = bases(settings, endpoint.address);
+        let identities = Identities::new(settings, audiences, tickets.clone()).context(
+            "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
+        )?;
+        if replica.is_some() {
+            identities.keys.share();
+        }
+        identities.keys.refresh(&store).await?;
+        let declared = startup::declared_projects(&base.config);
+        projects.declared(&declared).await;
+        let peers = join_peers(base, &gateway, &projects).await?;
+        let front = HttpGateway::new(
+            gateway.clone(),
+            projects.clone(),
+            Guard::new(settings, endpoint.address.ip(), identities.clone()),
+            Seal::new(projects.session_key().await?),
+            peers.clone(),
+            most_connections(settings.limits.max_connections, files),
+        );
+        Ok(Self {
+            hosting: Hosting::new(store.clone(), gateway.clone(), projects.clone()),
+            agents: Agents::new(gateway.clone(), projects.clone(), store.clone()),
+            live: Live::new(
+                base.sources.clone(),
+                gateway.clone(),
+                projects.clone(),
+                overrides,
+                myself,
+            ),
+            store,
+            gateway,
+            projects,
+            logins,
+            identities,
+            tickets,
+            front,
+            replica,
+            peers,
+            declared: CancellationToken::new(),
+            ready: ops::Ready::default(),
+            over: CancellationToken::new(),
+        })
+    }
+
+    /// Opens the pages for sign-ins, and prints the address, a link for a browser, and the administrator's token if it
+    /// is new.
+    async fn greet(
+        &self,
+        base: &Base,
+        endpoint: &Endpoint,
+        token: &str,
+        is_new: bool,
+    ) -> anyhow::Result<()> {
+        let (settings, url) = (&base.config.settings, &endpoint.url);
+        if is_new {
+            eprintln!(
+                "administrator's token (kept in {}): {token}",
+                base.data_dir.join("admin-token").display()
+            );
+        }
+        let public_url = settings.public_url.as_deref();
+        self.logins
+            .listen(public_url.unwrap_or(url), self.tickets.clone());
+        let is_loopback = endpoint.address.ip().is_loopback();
+        if !is_loopback && public_url.is_none() && !settings.oidc.is_empty() {
+            tracing::warn!(
+                "clients will sign in for {url}: set `public_url` to the address that they use"
+            );
+        }
+        eprintln!("toolwharf is at {url}/mcp");
+        if let Some(who) = self.identities.keys.identify(token)
+            && let Some(link) = self.front.guard().link(&who).await?
+        {
+            eprintln!("sign a browser in, once and within 10 minutes: {link}");
+        }
+        Ok(())
+    }
+
+    /// Returns everything that is served besides MCP: the REST API, the console, the sign-in pages and the metrics.
+    fn site(&self, base: &Base, endpoint: &Endpoint, apps: Option<&str>) -> Arc<Site> {
+        let is_local = endpoint.is_local(&base.config.settings);
+        let fixed = endpoint.is_fixed.then(|| endpoint.url.clone());
+        let clients = is_local.then(|| Clients::new(self.live.sources(), &base.data_dir, fixed));
+        let keys = &self.identities.keys;
+        let rest = Rest::new(
+            self.front.clone(),
+            self.live.clone(),
+            self.hosting.clone(),
+            self.agents.clone(),
+            keys.clone(),
+            self.logins.clone(),
+            Catalogue::new(&base.data_dir),
+            clients,
+            self.replica.clone(),
+            self.over.clone(),
+        );
+        let identify = (!is_local).then(|| identify(self.identities.clone()));
+        let (logins, projects) = (self.logins.clone(), self.projects.clone());
+        let more = ops::router(
+            self.front.clone(),
+            self.gateway.clone(),
+            (self.ready.clone(), keys.clone()),
+            self.replica.clone(),
+        )
+        .merge(console::router(apps))
+        .merge(signin::router(&self.front))
+        .merge(logins::router(logins, projects, identify));
+        Site::new(rest, more)
+    }
+
+    /// Serves clients until the gateway stops. Returns the connections that are still open.
+    async fn serve_clients(
+        &self,
+        listener: TcpListener,
+        site: Arc<Site>,
+        drain: Duration,
+    ) -> TaskTracker {
+        self.declared.cancelled().await;
+        let (front, over) = (self.front.clone(), self.over.clone());
+        gateway::serve(listener, front, For::Clients(site), over, drain).await
+    }
+
+    /// Serves other replicas in a task, until `closed`.
+    fn serve_replicas(
+        &self,
+        listener: TcpListener,
+        site: Arc<Site>,
+        closed: CancellationToken,
+    ) -> AbortOnDropHandle<TaskTracker> {
+        let (front, declared) = (self.front.clone(), self.declared.clone());
+        let serving = async move {
+            declared.cancelled().await;
+            let whom = For::Replicas(site);
+            gateway::serve(listener, front, whom, closed, Duration::ZERO).await
+        };
+        AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
+    }
+
+    /// Starts the servers, and runs all background work. Returns only if the start fails.
+    async fn work(
+        &self,
+        config: &Config,
+        remembered: HashMap<ServerName, Remembered>,
+        apps: Option<Apps>,
+    ) -> anyhow::Result<()> {
+        let replica = self.replica.as_deref();
+        // Starting may take longer than a lease, which must be renewed meanwhile.
+        tokio::select! {
+            started = async {
+                self.hosting.reload().await?;
+                self.gateway.start(config.servers.clone(), remembered).await?;
+                anyhow::Ok(())
+            } => started?,
+            () = follow(replica) => {}
+        }
+        self.declared.cancel();
+        self.ready.set();
+        let changes = Changes::new(
+            (&self.store, &self.gateway),
+            (&self.identities, &self.logins),
+            (&self.projects, &self.hosting),
+        );
+        tokio::select! {
+            () = self.live.watch() => {}
+            () = startup::retain(&self.gateway, &self.store, replica) => {}
+            () = self.identities.keys.follow(&self.store) => {}
+            () = self.identities.follow() => {}
+            () = webhook::run(&self.gateway) => {}
+            () = self.hosting.sweep(replica) => {}
+            () = follow_resources(&self.hosting, &self.projects, replica) => {}
+            () = self.front.reap() => {}
+            () = self.front.follow_keys() => {}
+            () = memory::give_back() => {}
+            () = migrate_entries(&self.projects) => {}
+            () = serve_apps(apps) => {}
+            () = follow(replica) => {}
+            () = follow_peers(self.peers.as_deref()) => {}
+            () = changes.follow(replica) => {}
+        }
+        Ok(())
+    }
+
+    /// Stops the calls and turns in flight, which need their servers; then the servers.
+    async fn stop(
+        &self,
+        serving: impl Future<Output = TaskTracker>,
+        has_inside: bool,
+        drain: Duration,
+        by: Instant,
+    ) {
+        let connections = serving.await;
+        if has_inside {
+            let until = (by - MIN_GRACE).min(Instant::now() + drain);
+            let _ = tokio::time::timeout_at(until, self.front.leave()).await;
+        }
+        let left = (by - MIN_GRACE).saturating_duration_since(Instant::now());
+        if self.agents.stop(drain.min(left)).await > 0 {
+            // Their last events are on the way to their clients.
+            let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, connections.wait()).await;
+        }
+        self.gateway.shutdown(by).await;
+    }
+}
+
+/// Connects the gateway with its other replicas, if there may be any.
+async fn join_peers(
+    base: &Base,
+    gateway: &Gateway,
+    projects: &Projects,
+) -> anyhow::Result<Option<Arc<Peers>>> {
+    let (Some((_, address)), Some(replica)) = (&base.inside, &base.replica) else {
+        return Ok(None);
+    };
+    let key = projects.session_key().await?;
+    gateway.keep_place(Seal::new(projects.session_key().await?).seal_place(address));
+    let installation = key.installation().into();
+    let peers = Peers::new(replica.clone(), address.clone(), key);
+    let home = Home {
+        installation: startup::installation(&base.data_dir)?,
+        host: replica::host(),
+    };
+    gateway.keep_gate(Arc::new(Leases {
+        peers: peers.clone(),
+        gateway: gateway.clone(),
+        store: base.store.clone(),
+        installation,
+        home,
+    }));
+    Ok(Some(peers))
+}
+
+/// Returns how the sign-in pages identify a person: by a key, or by a browser session.
+fn identify(identities: Arc<Identities>) -> logins::Identify {
+    Box::new(
+        move |headers: HeaderMap, key: Option<String>, owner: Option<ProjectId>| {
+            let identities = identities.clone();
+            let shown = async move {
+                let who = match key.and_then(|key| identities.keys.identify(&key)) {
+                    Some(who) => who,
+                    None => identities.navigating(&headers).await.ok()??,
+                };
+                let role = owner.as_ref().map_or(Role::Admin, |_| Role::Manage);
+                Some(logins::Shown {
+                    id: who.id.clone(),
+                    manages: who.may(role, owner.as_ref()),
+                })
+            };
+            Box::pin(shown) as BoxFuture<'static, _>
+        },
+    )
+}
+
+/// Rewrites the entries of earlier versions once.
+async fn migrate_entries(projects: &Projects) {
+    backend::entries::migrate(projects.store(), async || projects.entry_key().await).await;
+    std::future::pending().await
+}
+
+/// Serves the pages of MCP Apps, if they are enabled.
+async fn serve_apps(apps: Option<Apps>) {
+    match apps {
+        Some(apps) => apps.serve().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Renews the membership, if there may be several replicas.
@@ -397,12 +570,6 @@ fn most_connections(wanted: usize, files: Option<u64>) -> usize {
     });
     let kept = (files / 8).max(128).min(files / 2);
     wanted.min(files - kept)
-}
-
-async fn bind(wanted: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(wanted).await.with_context(|| {
-        format!("cannot listen on {wanted}: choose another with --listen ADDR:PORT (port 0 takes a free one)")
-    })
 }
 
 /// The address for clients on this machine.

@@ -18,7 +18,7 @@ use super::{
     http::{Api, Refused, of_project},
     names, print,
     reach::{Place, own},
-    servers::{connected, said_name, told, warn},
+    servers::{connected, said_name, warn},
 };
 use crate::cli::http::of_server;
 use backend::registry;
@@ -163,7 +163,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
                 ),
                 None => eprintln!("added {}", said_name(&server)),
             }
-            told(context, &connected(&api, server, args.wait).await?)
+            context.print_json(&connected(&api, server, args.wait).await?)
         }
         Place::Files(sources) => {
             let edited = registry::put(&sources, &own(&sources), &name, &entry, args.force)

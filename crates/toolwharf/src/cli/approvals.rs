@@ -126,9 +126,9 @@ fn show(tool: &Tool, named: bool) -> anyhow::Result<()> {
 pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
     let api = context.gateway().await?;
-    let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
+    let filter = json!({ "project": args.project });
     let of_server = of_server(server.as_str(), &["changes"]);
-    let mut changes: Vec<Change> = pages::all(&api, &of_server, &query).await?.rows;
+    let mut changes: Vec<Change> = pages::all(&api, &of_server, &filter).await?.rows;
     if let Some(tool) = tool {
         changes.retain(|change| change.tool == tool.as_str());
     }

@@ -2,11 +2,11 @@
 
 use api::{Call, Key, WholeCall};
 use model::ProjectId;
-use serde_json::Value;
+use serde::Serialize;
 use store::Time;
 
 use super::{
-    Context, Output, Usage,
+    Context,
     http::{of_project, path},
     names,
     pages::{self, Lines},
@@ -33,7 +33,7 @@ pub(super) enum Command {
     Get(Named),
 }
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Serialize)]
 pub(super) struct ListArgs {
     /// Only calls in this project.
     #[arg(long, add = names::projects())]
@@ -51,12 +51,13 @@ pub(super) struct ListArgs {
     #[arg(long)]
     caller: Option<String>,
     /// Only calls that began at or after this time: 30m or 7d ago, or 2026-01-31T12:00:00Z.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<String>,
     /// Only calls that began before this time, in the same format.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<String>,
     #[command(flatten)]
+    #[serde(skip)]
     lines: Lines,
 }
 
@@ -68,26 +69,13 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let since = args.since.as_deref().map(moment).transpose()?;
-    let until = args.until.as_deref().map(moment).transpose()?;
     let api = context.gateway().await?;
-    let query = [
-        ("project", args.project.as_ref().map(ProjectId::as_str)),
-        ("server", args.server.as_deref()),
-        ("tool", args.tool.as_deref()),
-        ("status", args.status.as_deref()),
-        ("caller", args.caller.as_deref()),
-        ("since", since.as_deref()),
-        ("until", until.as_deref()),
-    ];
-    let of_calls = path(&["calls"]);
-    let none = "no calls found";
-    let listed = pages::list(&api, &of_calls, &query, &args.lines).await?;
+    let listed = pages::list(&api, &path(&["calls"]), &args, &args.lines).await?;
     // Only callers that manage keys can list them. Others see ids.
     let of_keys = path(&["keys"]) + &of_project(args.project.as_ref());
-    let keys = pages::all::<Key>(&api, &of_keys, &[]).await;
+    let keys = pages::all::<Key>(&api, &of_keys, &()).await;
     let keys = keys.map(|keys| keys.rows).unwrap_or_default();
-    listed.print(context, none, HEAD, |call: &Call| {
+    listed.print(context, "no calls found", HEAD, |call: &Call| {
         let mut cells = cells(call);
         let id = call.caller.strip_prefix("key:");
         let key = keys.iter().find(|key| Some(key.id.as_str()) == id);
@@ -106,20 +94,13 @@ pub(super) fn table(calls: &[Call]) -> String {
 }
 
 /// Parses a duration before now, or a time as in the API.
-fn moment(text: &str) -> Result<String, Usage> {
-    if let Some(before) = print::parse_duration(text) {
-        return Ok(rfc3339(store::now() - before));
-    }
-    let parsed: Result<Time, _> = serde_json::from_value(text.into());
-    parsed.map(rfc3339).map_err(|_| {
-        Usage(format!(
-            "invalid time `{text}`: write 30m, 12h or 7d, or 2026-01-31T12:00:00Z"
-        ))
-    })
-}
-
-fn rfc3339(time: Time) -> String {
-    time.to_rfc3339()
+fn moment(text: &str) -> Result<String, &'static str> {
+    let time = match print::parse_duration(text) {
+        Some(before) => Ok(store::now() - before),
+        None => serde_json::from_value::<Time>(text.into()),
+    };
+    let time = time.map_err(|_| "write 30m, 12h or 7d, or 2026-01-31T12:00:00Z")?;
+    Ok(time.to_rfc3339())
 }
 
 fn took(call: &Call) -> String {
@@ -146,17 +127,11 @@ fn cells(call: &Call) -> [String; 8] {
 async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let of_call = path(&["calls", &args.id]) + &of_project(args.project.as_ref());
-    if context.output == Output::Json {
-        return print::json(&api.get::<Value>(&of_call).await?);
-    }
-    let WholeCall {
-        call,
-        arguments,
-        result,
-        replay_of,
-        ..
-    } = api.get(&of_call).await?;
-    let fields = print::fields(&[
+    let Some(whole) = context.shown::<WholeCall>(&api, &of_call).await? else {
+        return Ok(());
+    };
+    let call = whole.call;
+    print::data(&print::fields(&[
         ("id", call.id.clone()),
         ("begun", print::time(call.started_at)),
         ("took", took(&call)),
@@ -168,10 +143,12 @@ async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
         ("tool", call.tool.clone()),
         (
             "arguments",
-            arguments.unwrap_or_else(|| call.arguments_digest.clone()),
+            whole.arguments.unwrap_or(call.arguments_digest),
         ),
-        ("replay of", replay_of.unwrap_or_default()),
-        ("result", result.or(call.result_digest).unwrap_or_default()),
-    ]);
-    print::data(&fields)
+        ("replay of", whole.replay_of.unwrap_or_default()),
+        (
+            "result",
+            whole.result.or(call.result_digest).unwrap_or_default(),
+        ),
+    ]))
 }

@@ -80,8 +80,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     if message.as_ref().is_some_and(|text| text.trim().is_empty()) {
-        let way = "the message is empty: pass it as an argument or on standard input, or omit both for a dialogue";
-        return Err(Usage(way.to_owned()).into());
+        let why = "the message is empty: pass it as an argument or on standard input, or omit both for a dialogue";
+        return Err(Usage(why.to_owned()).into());
     }
     let chat = Chat {
         api: context.gateway().await?,

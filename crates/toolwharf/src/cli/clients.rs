@@ -100,10 +100,7 @@ pub(super) async fn connect(context: &Context, args: ConnectArgs) -> anyhow::Res
         done.extend(bench.connect(context, client, &wish, &args.which).await?);
     }
     bench.close().await;
-    match context.output {
-        Output::Json => print::json(&done),
-        Output::Table => Ok(()),
-    }
+    context.print_json(&done)
 }
 
 pub(super) async fn disconnect(context: &Context, args: DisconnectArgs) -> anyhow::Result<()> {
@@ -117,10 +114,7 @@ pub(super) async fn disconnect(context: &Context, args: DisconnectArgs) -> anyho
         done.extend(bench.disconnect(context, client, &args.which).await?);
     }
     bench.close().await;
-    match context.output {
-        Output::Json => print::json(&done),
-        Output::Table => Ok(()),
-    }
+    context.print_json(&done)
 }
 
 async fn list(context: &Context, overrides: &CliOverrides) -> anyhow::Result<()> {
@@ -247,9 +241,9 @@ impl Bench {
             return Err(Usage(why.to_owned()).into());
         }
         let plan = self.clients.plan(client, &wish, self.with())?;
-        let told = plan.to_api(self.clients.diff(&plan)?);
-        show(context, &told.diff)?;
-        for one in &told.staying {
+        let connected = plan.to_api(self.clients.diff(&plan)?);
+        show(context, &connected.diff)?;
+        for one in &connected.staying {
             eprintln!(
                 "`{}` is not moved: {}",
                 one.name,
@@ -257,29 +251,29 @@ impl Bench {
             );
         }
         if how.dry_run {
-            return Ok(Some(told));
+            return Ok(Some(connected));
         }
         let title = client.title;
-        if !told.diff.is_empty() {
-            agreed(&format!("Write this to {}?", told.file), how.yes)?;
+        if !connected.diff.is_empty() {
+            agreed(&format!("Write this to {}?", connected.file), how.yes)?;
         }
         if !plan.moving.is_empty() {
             backend::registry::import_all(&self.sources, &self.myself, &plan.moving)?;
         }
         if !self.clients.connect(plan, &self.keys).await? {
             eprintln!("{title} is already connected");
-            return Ok(Some(told));
+            return Ok(Some(connected));
         }
-        for warning in &told.warnings {
+        for warning in &connected.warnings {
             eprintln!("warning: {}", print::printable(warning));
         }
-        let moved = match told.moved.as_slice() {
+        let moved = match connected.moved.as_slice() {
             [] => String::new(),
             moved => format!(", and moved {} to Toolwharf", moved.join(", ")),
         };
         eprintln!(
             "connected {title} in {}{moved}; restart it to apply the change",
-            told.file
+            connected.file
         );
         if let Some(seen) = self.clients.seen(client)
             && !wish.take
@@ -291,7 +285,7 @@ impl Bench {
                 client.name
             );
         }
-        Ok(Some(told))
+        Ok(Some(connected))
     }
 
     async fn disconnect(
@@ -306,26 +300,29 @@ impl Bench {
         if how.dry_run {
             return Ok(Some(undo.to_api(Vec::new())));
         }
-        let told = undo.to_api(Vec::new());
+        let disconnected = undo.to_api(Vec::new());
         if !diff.is_empty() {
-            agreed(&format!("Write this to {}?", told.file), how.yes)?;
+            agreed(&format!("Write this to {}?", disconnected.file), how.yes)?;
         }
         self.clients.disconnect(&undo, &self.keys).await?;
         let removed = self.clients.take_out(&undo, &self.sources)?;
         let title = client.title;
-        match told.restored.as_str() {
-            "whole" => eprintln!("disconnected {title} and restored {}", told.file),
+        match disconnected.restored.as_str() {
+            "whole" => eprintln!("disconnected {title} and restored {}", disconnected.file),
             "entry" => eprintln!(
                 "disconnected {title}: {} has been edited since, so only the entry was removed",
-                told.file
+                disconnected.file
             ),
             _ => eprintln!(
                 "disconnected {title}: there was nothing to restore in {}",
-                told.file
+                disconnected.file
             ),
         }
-        if !told.put_back.is_empty() {
-            eprintln!("moved back to its file: {}", told.put_back.join(", "));
+        if !disconnected.put_back.is_empty() {
+            eprintln!(
+                "moved back to its file: {}",
+                disconnected.put_back.join(", ")
+            );
         }
         if !removed.is_empty() {
             eprintln!("removed from Toolwharf: {}", removed.join(", "));
@@ -372,7 +369,7 @@ impl Keyring for Keys {
         match self {
             Self::Store(store) => Ok(Stored { store }.lives(id).await?),
             Self::Gateway(api) => {
-                let all = pages::all::<Key>(api, &path(&["keys"]), &[]).await?;
+                let all = pages::all::<Key>(api, &path(&["keys"]), &()).await?;
                 let now = store::now();
                 let lives = |key: &Key| {
                     key.revoked_at.is_none() && key.expires_at.is_none_or(|end| end > now)

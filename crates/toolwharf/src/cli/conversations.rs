@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use api::{ConversationInfo, WholeConversation};
 use model::ProjectId;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Context, Output,
@@ -94,9 +94,9 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     };
     let head = ["ID", "PROJECT", "BEGUN", "LAST", "TITLE"];
     let all = path(&["conversations"]);
-    let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
+    let filter = json!({ "project": args.project });
     let none = "there are no conversations yet; `toolwharf chat` starts one";
-    let listed = pages::list(&api, &all, &query, &args.lines).await?;
+    let listed = pages::list(&api, &all, &filter, &args.lines).await?;
     listed.print(context, none, head, cells)
 }
 
@@ -161,8 +161,6 @@ async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -489,7 +489,7 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
 
 /// Reports problems of servers that projects declare.
 async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
-    let projects = pages::all::<Project>(api, &path(&["projects"]), &[]).await?;
+    let projects = pages::all::<Project>(api, &path(&["projects"]), &()).await?;
     for project in projects.rows.into_iter().filter(|project| project.enabled) {
         let id = ProjectId::parse(&project.id)?;
         for one in all_servers(api, Some(&id)).await? {

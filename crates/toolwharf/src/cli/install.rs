@@ -19,7 +19,7 @@ use super::{
     http::{Api, path, query},
     names, print,
     prompt::{agreed, secret},
-    servers::{connected, told},
+    servers::connected,
 };
 use crate::cli::http::of_server;
 use crate::cli::prompt::stdin;
@@ -108,7 +108,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         eprintln!("`toolwharf login {}` signs in to it", enabled.name);
     }
     let server = connected(&api, enabled, args.wait).await?;
-    told(context, &server)?;
+    context.print_json(&server)?;
     if context.output == Output::Table && server.status == "blocked" {
         bail!(
             "`{}` is blocked; `toolwharf get {}` shows why",

@@ -12,7 +12,8 @@ use store::{Store, Time};
 use super::{
     Context, Output, Usage,
     http::{of_project, path},
-    names, pages, print,
+    names::{self, Named},
+    pages, print,
     prompt::agreed,
 };
 use auth::admin_token::TOKEN_FILE;
@@ -25,7 +26,7 @@ pub(super) enum Command {
     /// List the keys of a project, or all keys.
     Ls(ListArgs),
     /// Revoke a key. It stops working at once.
-    Revoke(RevokeArgs),
+    Revoke(Named),
     /// Create a new administrator's key directly in the database, if the old one is lost.
     Recover(RecoverArgs),
 }
@@ -62,15 +63,6 @@ enum ProjectRole {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Only keys of this project.
-    #[arg(long, add = names::projects())]
-    project: Option<ProjectId>,
-}
-
-#[derive(clap::Args)]
-pub(super) struct RevokeArgs {
-    /// The id, as in `key ls`.
-    id: String,
-    /// The project of the key. Optional for an administrator.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -126,8 +118,8 @@ fn whose(key: &Key) -> String {
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
-    let listed = pages::all(&api, &path(&["keys"]), &query).await?;
+    let filter = json!({ "project": args.project });
+    let listed = pages::all(&api, &path(&["keys"]), &filter).await?;
     let now = store::now();
     let when = |time: Option<Time>| time.map(print::time).unwrap_or_default();
     let cells = |key: &Key| {
@@ -153,7 +145,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     listed.print(context, "no keys found", head, cells)
 }
 
-async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
+async fn revoke(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let key = path(&["keys", &args.id]) + &of_project(args.project.as_ref());
     api.delete::<Value>(&key).await?;

@@ -31,10 +31,10 @@ pub(super) fn complete() {
 /// Returns the completion script of a shell.
 pub(super) fn script(shell: clap_complete::Shell) -> anyhow::Result<String> {
     let shells = Shells::builtins();
-    let asking = shells.completer(&shell.to_string());
-    let asking = asking.ok_or_else(|| anyhow::anyhow!("there is no script for {shell}"))?;
+    let completer = shells.completer(&shell.to_string());
+    let completer = completer.ok_or_else(|| anyhow::anyhow!("there is no script for {shell}"))?;
     let mut script = Vec::new();
-    asking.write_registration(
+    completer.write_registration(
         COMPLETION_VARIABLE,
         "toolwharf",
         "toolwharf",
@@ -46,7 +46,7 @@ pub(super) fn script(shell: clap_complete::Shell) -> anyhow::Result<String> {
 
 pub(super) fn servers() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        asked(async |place| match place {
+        candidates(async |place| match place {
             Place::Gateway(api) => {
                 let all = all_servers(&api, None).await?;
                 Ok(all.into_iter().map(|server| server.name).collect())
@@ -65,7 +65,7 @@ pub(super) fn servers() -> ArgValueCandidates {
 
 pub(super) fn tools() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        asked(async |place| {
+        candidates(async |place| {
             let tools: Tools = gateway(place)?.get(&path(&["tools"])).await?;
             Ok(tools
                 .tools
@@ -78,9 +78,9 @@ pub(super) fn tools() -> ArgValueCandidates {
 
 pub(super) fn projects() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        asked(async |place| {
+        candidates(async |place| {
             let api = gateway(place)?;
-            let all = pages::all::<Project>(&api, &path(&["projects"]), &[]).await?;
+            let all = pages::all::<Project>(&api, &path(&["projects"]), &()).await?;
             Ok(all.rows.into_iter().map(|project| project.id).collect())
         })
     })
@@ -93,7 +93,7 @@ fn gateway(place: Place) -> anyhow::Result<Api> {
     }
 }
 
-fn asked(
+fn candidates(
     names: impl AsyncFnOnce(Place) -> anyhow::Result<Vec<String>>,
 ) -> Vec<CompletionCandidate> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -41,38 +41,44 @@ pub(super) struct Listed<T> {
     more: bool,
 }
 
-/// Returns the newest rows of the list at `path` that match `query`.
+/// Returns the newest rows of the list at `path`. The fields of `filter` are the query parameters; fields without a
+/// value are omitted.
 pub(super) async fn list<T: DeserializeOwned>(
     api: &http::Api,
     path: &str,
-    query: &[(&str, Option<&str>)],
+    filter: &impl Serialize,
     lines: &Lines,
 ) -> anyhow::Result<Listed<T>> {
-    rows(api, path, query, lines.lines as usize).await
+    rows(api, path, filter, lines.lines as usize).await
 }
 
-/// Returns all rows of the list at `path` that match `query`.
+/// Returns all rows of the list at `path`.
 pub(super) async fn all<T: DeserializeOwned>(
     api: &http::Api,
     path: &str,
-    query: &[(&str, Option<&str>)],
+    filter: &impl Serialize,
 ) -> anyhow::Result<Listed<T>> {
-    rows(api, path, query, usize::MAX).await
+    rows(api, path, filter, usize::MAX).await
 }
 
 async fn rows<T: DeserializeOwned>(
     api: &http::Api,
     path: &str,
-    query: &[(&str, Option<&str>)],
+    filter: &impl Serialize,
     wanted: usize,
 ) -> anyhow::Result<Listed<T>> {
+    let filter = serde_json::to_value(filter)?;
+    let filter = filter.as_object().into_iter().flatten();
+    let filter: Vec<_> = filter
+        .map(|(key, value)| (&**key, value.as_str()))
+        .collect();
     let mut rows: Vec<T> = Vec::new();
     let mut next: Option<String> = None;
     loop {
         let limit = (wanted - rows.len()).min(PAGE_ROWS).to_string();
         let page = [("limit", Some(limit.as_str())), ("after", next.as_deref())];
         let page: Page<T> = api
-            .get(&(path.to_owned() + &http::query(&[&page, query].concat())))
+            .get(&(path.to_owned() + &http::query(&[&page, &*filter].concat())))
             .await?;
         rows.extend(page.rows);
         next = page.next;

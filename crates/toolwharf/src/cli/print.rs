@@ -1,9 +1,14 @@
 //! Output: tables, JSON, and untrusted text.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    os::fd::AsFd,
+};
 
-use anyhow::Context;
-use serde::Serialize;
+use anyhow::Context as _;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Context, Output, http::Api};
 
 /// Writes data to stdout. A closed pipe is not an error.
 pub(super) fn data(text: &str) -> anyhow::Result<()> {
@@ -18,6 +23,28 @@ pub(super) fn data(text: &str) -> anyhow::Result<()> {
 
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     data(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+impl Context {
+    /// Prints the value if the output is JSON.
+    pub(super) fn print_json(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        match self.output {
+            Output::Json => json(value),
+            Output::Table => Ok(()),
+        }
+    }
+
+    /// Gets the resource at `path`. With JSON output, prints it as the gateway sent it, and returns `None`.
+    pub(super) async fn shown<T: DeserializeOwned>(
+        &self,
+        api: &Api,
+        path: &str,
+    ) -> anyhow::Result<Option<T>> {
+        match self.output {
+            Output::Json => json(&api.get::<serde_json::Value>(path).await?).map(|()| None),
+            Output::Table => api.get(path).await.map(Some),
+        }
+    }
 }
 
 /// Writes a server's text to stdout: unchanged to a pipe, without control characters to a terminal.
@@ -44,7 +71,7 @@ const COLUMN_GAP: usize = 2;
 
 /// Returns a table with aligned columns. On a terminal, the table fits its width, and states are coloured.
 pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String]>]) -> String {
-    let terminal = terminal();
+    let terminal = width(&io::stdout());
     drawn(
         head.as_ref(),
         rows,
@@ -73,12 +100,10 @@ fn colour(head: &str, cell: &str) -> Option<u8> {
     }
 }
 
-/// Returns the width of the terminal in characters, if stdout is one.
-fn terminal() -> Option<usize> {
-    let out = io::stdout();
-    let size = out
-        .is_terminal()
-        .then(|| rustix::termios::tcgetwinsize(&out));
+/// Returns the width in characters, if the stream is a terminal.
+pub(super) fn width(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    let is_terminal = stream.is_terminal();
+    let size = is_terminal.then(|| rustix::termios::tcgetwinsize(stream));
     let columns = usize::from(size?.ok()?.ws_col);
     (columns > 0).then_some(columns)
 }
@@ -89,7 +114,7 @@ fn drawn(
     terminal: Option<usize>,
     coloured: bool,
 ) -> String {
-    let plain = |cell: &String| printable(cell).replace(['\n', '\t'], " ");
+    let plain = |cell: &String| one_line(cell, usize::MAX);
     let rows = rows.iter().map(|row| row.as_ref().iter().map(plain));
     let rows: Vec<Vec<String>> = rows.map(Iterator::collect).collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
@@ -141,7 +166,12 @@ fn fit(widths: &mut [usize], terminal: usize) {
     }
 }
 
-/// Shortens a cell to the width of its column.
+/// Returns the text on one line, without control characters, with at most `width` characters.
+pub(super) fn one_line(text: &str, width: usize) -> String {
+    cut(&printable(text).replace(['\n', '\t'], " "), width)
+}
+
+/// Shortens a line to a width.
 fn cut(cell: &str, width: usize) -> String {
     if cell.chars().count() <= width {
         return cell.to_owned();
@@ -215,6 +245,19 @@ mod tests {
             drawn(&["N", "V"], &rows, None, false),
             "N          V\na          b\u{fffd}[31m\nlong name  two lines\n"
         );
+    }
+
+    #[test]
+    fn lines_are_cut_and_steer_no_terminal() {
+        for (text, width, expect) in [
+            ("short", 5, "short"),
+            ("longer", 5, "long…"),
+            ("a\u{1b}[2J\nb\tc", 80, "a\u{fffd}[2J b c"),
+            ("\u{9b}31m", 80, "\u{fffd}31m"),
+            ("äöüß", 3, "äö…"),
+        ] {
+            assert_eq!(one_line(text, width), expect);
+        }
     }
 
     #[test]

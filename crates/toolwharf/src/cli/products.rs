@@ -9,7 +9,7 @@ use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, http::path, names, pages, print, shown};
+use super::{Context, http::path, names, pages, print, shown};
 use crate::cli::prompt::stdin;
 
 /// Maximum size of a manifest, in bytes.
@@ -99,17 +99,14 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
             gone => format!("; removed {}", gone.join(", ")),
         }
     );
-    if context.output == Output::Json {
-        return print::json(&installed);
-    }
-    Ok(())
+    context.print_json(&installed)
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_str();
     let products = path(&["projects", project, "products"]);
-    let listed = pages::all::<Product>(&api, &products, &[]).await?;
+    let listed = pages::all::<Product>(&api, &products, &()).await?;
     for product in listed.rows.iter().filter(|product| product.kept_back > 0) {
         eprintln!(
             "{} of product `{}` kept back: `toolwharf tools ls --project {project}` shows the servers",

@@ -2,9 +2,8 @@
 
 use api::{Project, ProjectConfig};
 use model::{NamingPolicy, ProjectId, StartPolicy};
-use serde_json::Value;
 
-use super::{Context, Output, http::path, pages, print, prompt::agreed};
+use super::{Context, http::path, pages, print, prompt::agreed};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -66,7 +65,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 
 async fn list(context: &Context) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let listed = pages::all(&api, &path(&["projects"]), &[]).await?;
+    let listed = pages::all(&api, &path(&["projects"]), &()).await?;
     let none = "there are no projects yet; `toolwharf project add ID` adds one";
     let cells = |project: &Project| {
         [
@@ -111,10 +110,7 @@ async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
     } else {
         eprintln!("changed the project `{id}`");
     }
-    if context.output == Output::Json {
-        print::json(&project)?;
-    }
-    Ok(())
+    context.print_json(&project)
 }
 
 fn config(project: Project) -> ProjectConfig {
@@ -130,10 +126,9 @@ fn config(project: Project) -> ProjectConfig {
 async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let of_project = path(&["projects", args.project.as_str()]);
-    if context.output == Output::Json {
-        return print::json(&api.get::<Value>(&of_project).await?);
-    }
-    let project: Project = api.get(&of_project).await?;
+    let Some(project) = context.shown::<Project>(&api, &of_project).await? else {
+        return Ok(());
+    };
     let naming = project.naming.map(|naming| naming.to_string());
     let start = project.start.map(|start| start.to_string());
     print::data(&print::fields(&[
@@ -167,8 +162,5 @@ async fn switch(context: &Context, args: NameArgs, enabled: bool) -> anyhow::Res
     config.enabled = Some(enabled);
     let project: Project = api.put(&of_project, &config).await?;
     eprintln!("the project `{}` is {}", project.id, state(&project));
-    if context.output == Output::Json {
-        print::json(&project)?;
-    }
-    Ok(())
+    context.print_json(&project)
 }

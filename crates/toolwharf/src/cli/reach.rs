@@ -168,8 +168,8 @@ pub(super) async fn all_servers(
     api: &Api,
     project: Option<&ProjectId>,
 ) -> anyhow::Result<Vec<Server>> {
-    let query = [("project", project.map(ProjectId::as_str))];
-    let listed = pages::all(api, &path(&["mcp", "servers"]), &query).await?;
+    let filter = serde_json::json!({ "project": project });
+    let listed = pages::all(api, &path(&["mcp", "servers"]), &filter).await?;
     Ok(listed.rows)
 }
 

@@ -61,8 +61,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let limit = args.timeout.unwrap_or(MAX_TIMEOUT_SECS);
     let until = Instant::now() + Duration::from_secs(limit) + EXTRA_TIME;
     let path = args.named.path(&["call"]);
-    let asked = asked(&api, &path, body.into());
-    let Ok(result) = timeout_at(until, asked).await else {
+    let response = send(&api, &path, body.into());
+    let Ok(result) = timeout_at(until, response).await else {
         bail!("no response within {limit} s");
     };
     let result = result?;
@@ -81,7 +81,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn asked(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
+async fn send(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
     let stream = [(header::ACCEPT, "text/event-stream")];
     let mut answer = api.open(Method::POST, path, body, &stream).await?;
     while let Some(event) = answer.event(Duration::from_secs(MAX_TIMEOUT_SECS)).await? {

@@ -2,10 +2,10 @@
 
 use api::{Run, WholeRun};
 use model::ProjectId;
-use serde_json::Value;
+use serde::Serialize;
 
 use super::{
-    Context, Output, calls,
+    Context, calls,
     http::{of_project, path},
     names,
     pages::{self, Lines},
@@ -21,7 +21,7 @@ pub(super) enum Command {
     Get(Named),
 }
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Serialize)]
 pub(super) struct ListArgs {
     /// Only runs in this project.
     #[arg(long, add = names::projects())]
@@ -33,6 +33,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
     #[command(flatten)]
+    #[serde(skip)]
     lines: Lines,
 }
 
@@ -45,18 +46,11 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let query = [
-        ("project", args.project.as_ref().map(ProjectId::as_str)),
-        ("status", args.status.as_deref()),
-        ("conversation", args.conversation.as_deref()),
-    ];
     let head = [
         "BEGUN", "ID", "PROJECT", "MODEL", "STATUS", "TOOK", "TOKENS", "NOTE",
     ];
-    let of_runs = path(&["runs"]);
-    let none = "no runs found";
-    let listed = pages::list(&api, &of_runs, &query, &args.lines).await?;
-    listed.print(context, none, head, cells)
+    let listed = pages::list(&api, &path(&["runs"]), &args, &args.lines).await?;
+    listed.print(context, "no runs found", head, cells)
 }
 
 fn cells(run: &Run) -> [String; 8] {
@@ -82,10 +76,9 @@ fn took(run: &Run) -> String {
 async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let of_run = path(&["runs", &args.id]) + &of_project(args.project.as_ref());
-    if context.output == Output::Json {
-        return print::json(&api.get::<Value>(&of_run).await?);
-    }
-    let WholeRun { run, calls } = api.get(&of_run).await?;
+    let Some(WholeRun { run, calls }) = context.shown(&api, &of_run).await? else {
+        return Ok(());
+    };
     let mut fields = vec![
         ("id", run.id.clone()),
         ("begun", print::time(run.started_at)),

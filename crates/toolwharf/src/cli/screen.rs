@@ -9,7 +9,6 @@ use std::{
     io::{self, IsTerminal, Write as _},
 };
 
-use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use super::print;
@@ -121,7 +120,8 @@ impl Screen {
     /// Prints a line to stderr, cut to the width of the terminal.
     pub(super) fn word(&mut self, text: &str) -> anyhow::Result<()> {
         self.end_line()?;
-        self.dim(&cut(text, width()));
+        let width = print::width(&io::stderr()).unwrap_or(DEFAULT_WIDTH);
+        self.dim(&print::one_line(text, width));
         Ok(())
     }
 
@@ -200,27 +200,6 @@ fn used(usage: &Value) -> Option<String> {
     Some(out)
 }
 
-/// Returns the text on one line, without control characters, with at most `width` characters.
-fn cut(text: &str, width: usize) -> String {
-    let line = print::printable(text).replace(['\n', '\t'], " ");
-    match line.char_indices().nth(width) {
-        None => line,
-        Some(_) => line
-            .chars()
-            .take(width.saturating_sub(1))
-            .chain(['…'])
-            .collect(),
-    }
-}
-
-fn width() -> usize {
-    let stderr = io::stderr();
-    let size = tcgetwinsize(&stderr).ok().filter(|_| stderr.is_terminal());
-    size.map(|size| usize::from(size.ws_col))
-        .filter(|columns| *columns > 0)
-        .unwrap_or(DEFAULT_WIDTH)
-}
-
 /// Formats JSON for people: names and values, with dashes before list items.
 fn readable(value: &Value, indent: usize, out: &mut String) {
     let margin = " ".repeat(indent);
@@ -262,19 +241,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn lines_are_cut_and_steer_no_terminal() {
-        for (text, width, expect) in [
-            ("short", 5, "short"),
-            ("longer", 5, "long…"),
-            ("a\u{1b}[2J\nb\tc", 80, "a\u{fffd}[2J b c"),
-            ("\u{9b}31m", 80, "\u{fffd}31m"),
-            ("äöüß", 3, "äö…"),
-        ] {
-            assert_eq!(cut(text, width), expect);
-        }
-    }
 
     #[test]
     fn calls_results_and_usage() {

@@ -32,12 +32,12 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let found = match context.place().await? {
         Place::Gateway(api) => {
             let limit = args.lines.to_string();
-            let asked = [
+            let filter = [
                 ("search", Some(&*words)),
                 ("registry", registry),
                 ("limit", Some(&*limit)),
             ];
-            api.get(&(path(&["registry", "servers"]) + &query(&asked)))
+            api.get(&(path(&["registry", "servers"]) + &query(&filter)))
                 .await?
         }
         Place::Files(sources) => {

@@ -4,7 +4,7 @@ use api::{MasterKey, Secret};
 use model::ProjectId;
 use serde_json::json;
 
-use super::{Context, Output, http::path, names, pages, print, prompt};
+use super::{Context, http::path, names, pages, print, prompt};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -52,17 +52,14 @@ async fn set(context: &Context, args: NameArgs) -> anyhow::Result<()> {
         "set `{}` of project `{}`, version {}",
         secret.name, args.project, secret.version
     );
-    if context.output == Output::Json {
-        print::json(&secret)?;
-    }
-    Ok(())
+    context.print_json(&secret)
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_str();
     let secrets = path(&["projects", project, "secrets"]);
-    let listed = pages::all(&api, &secrets, &[]).await?;
+    let listed = pages::all(&api, &secrets, &()).await?;
     let none = format!(
         "there are no secrets yet; `toolwharf secret set NAME --project {project}` sets one"
     );
@@ -90,8 +87,5 @@ async fn rotate(context: &Context) -> anyhow::Result<()> {
         "re-encrypted all secrets with the new master key {}; back up `master.key` in the data directory",
         key.key_id
     );
-    if context.output == Output::Json {
-        print::json(&key)?;
-    }
-    Ok(())
+    context.print_json(&key)
 }

@@ -11,7 +11,7 @@ use api::{Event, Removed, Server};
 use api::{Set, Setting};
 use config::{Config, nearest};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     Context, Output, Usage,
@@ -133,10 +133,10 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
 
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let server = match args.place(context).await? {
-        Place::Gateway(api) if context.output == Output::Json => {
-            return print::json(&api.get::<Value>(&args.path(&[])).await?);
-        }
-        Place::Gateway(api) => api.get::<Server>(&args.path(&[])).await?,
+        Place::Gateway(api) => match context.shown(&api, &args.path(&[])).await? {
+            Some(server) => server,
+            None => return Ok(()),
+        },
         Place::Files(sources) => {
             eprintln!("no gateway is running: this is what the configuration says");
             let config = load_config(&sources)?;
@@ -197,15 +197,7 @@ pub(super) async fn order(
     let server: Server = api.post(&args.path(&[verb]), &json!({})).await?;
     eprintln!("{done} {}", said_name(&server));
     said(&api, &server, 0).await;
-    told(context, &server)
-}
-
-/// Prints the server if the output is JSON.
-pub(super) fn told(context: &Context, server: &Server) -> anyhow::Result<()> {
-    match context.output {
-        Output::Json => print::json(server),
-        Output::Table => Ok(()),
-    }
+    context.print_json(&server)
 }
 
 /// Waits until a server connects, and prints its state.
@@ -288,11 +280,9 @@ pub(super) async fn events(context: &Context, args: EventsArgs) -> anyhow::Resul
         ]
     };
     let all = of_server(args.named.name.as_str(), &["events"]);
-    let project = args.named.project.as_ref().map(ProjectId::as_str);
-    let head = ["TIME", "EVENT", "DETAIL"];
-    let none = "no events yet";
-    let listed = pages::list(&api, &all, &[("project", project)], &args.lines).await?;
-    listed.print(context, none, head, cells)
+    let filter = json!({ "project": args.named.project });
+    let listed = pages::list(&api, &all, &filter, &args.lines).await?;
+    listed.print(context, "no events yet", ["TIME", "EVENT", "DETAIL"], cells)
 }
 
 pub(super) async fn switch(
@@ -331,7 +321,7 @@ pub(super) async fn switch(
             if enabled {
                 server = connected(&api, server, args.wait).await?;
             }
-            told(context, &server)
+            context.print_json(&server)
         }
         Place::Files(sources) => {
             let name = &named.name;
@@ -359,9 +349,7 @@ async fn switch_tool(
             let file = set.file.as_ref().map(|file| format!(" in {file}"));
             let file = file.unwrap_or_default();
             eprintln!("{word}d the tool `{native}` of `{server}`{file}");
-            if context.output == Output::Json {
-                print::json(&set)?;
-            }
+            context.print_json(&set)?;
         }
         Place::Files(sources) => {
             let file = registry::set_tool_enabled(sources, &own(sources), server, native, enabled)?;

@@ -125,7 +125,9 @@ fn say_kept_back(tools: &[Tool]) {
         let project = project.map_or_else(String::new, |project| format!(" --project {project}"));
         let what = print::printable(&what);
         if changed == 0 {
-            eprintln!("{what}: the definition cannot be stored");
+            eprintln!(
+                "{what}: the database cannot store the definition; `toolwharf --output json tools ls` shows the reason"
+            );
         } else {
             eprintln!(
                 "{what}: `toolwharf tools approve {server}{project}` shows how the definition changed"

@@ -14,7 +14,7 @@ use store::EventRow;
 use super::{
     cluster::{name, uid},
     definition::{KIND, api_version},
-    status::{Told, reason},
+    status::{Condition, reason},
 };
 
 /// Maximum characters of a message in Kubernetes.
@@ -44,7 +44,7 @@ pub(super) fn of_server(object: &DynamicObject, row: &EventRow) -> Event {
 }
 
 /// An event about the acceptance of a resource's spec.
-pub(super) fn of_spec(object: &DynamicObject, accepted: &Told) -> Event {
+pub(super) fn of_spec(object: &DynamicObject, accepted: &Condition) -> Event {
     let what = json!([
         uid(object),
         object.metadata.generation,
@@ -102,7 +102,7 @@ fn event(
 }
 
 /// Returns true if the condition in the status equals this one.
-pub(super) fn is_told(before: &Value, accepted: &Told, generation: Option<i64>) -> bool {
+pub(super) fn is_told(before: &Value, accepted: &Condition, generation: Option<i64>) -> bool {
     let conditions = before["conditions"].as_array().into_iter().flatten();
     let mut same = conditions.filter(|one| one["type"] == "Accepted");
     same.next().is_some_and(|one| {

@@ -34,7 +34,7 @@ pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Opti
     let Some(namespace) = &settings.watch_namespace else {
         return std::future::pending().await;
     };
-    let mut told = String::new();
+    let mut last_error = String::new();
     loop {
         let lost = match replica {
             None => CancellationToken::new(),
@@ -57,9 +57,9 @@ pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Opti
             }
             Err(error) => {
                 let error = error.to_string();
-                if error != told {
+                if error != last_error {
                     tracing::error!(namespace, "cannot watch MCPServer resources: {error}");
-                    told = error;
+                    last_error = error;
                 }
                 tokio::time::sleep(RECONNECT_DELAY).await;
             }

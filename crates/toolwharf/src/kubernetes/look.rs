@@ -20,7 +20,7 @@ use super::{
     cluster::{Cluster, Definition, Error, has_finalizer, is_going, name, uid},
     definition::{RECLAIM, RETAIN, SECRET_ENV},
     events,
-    status::{self, Status, Told},
+    status::{self, Condition, Status},
 };
 use backend::{
     entries::hosted_by,
@@ -65,7 +65,7 @@ pub(super) struct Look<'a> {
 struct Memory {
     /// The version of the spec at the last check.
     seen: Option<Seen>,
-    accepted: Option<Told>,
+    accepted: Option<Condition>,
     generation: Option<i64>,
     id: Option<String>,
     /// Time of the next check.
@@ -290,13 +290,14 @@ impl<'a> Look<'a> {
         object: &mut DynamicObject,
         rows: &[WorkspaceRow],
         definition: &str,
-    ) -> Result<(Told, Option<String>), Failure> {
+    ) -> Result<(Condition, Option<String>), Failure> {
         if !has_finalizer(object) {
             *object = self.cluster.finalize(object, true).await?;
         }
         let ours = self.row(rows, name(object));
         let id = ours.map(|row| row.id.clone());
-        let refused = |reason: &str, why: String| Ok((Told::new("False", reason, why), id.clone()));
+        let refused =
+            |reason: &str, why: String| Ok((Condition::new("False", reason, why), id.clone()));
         let (body, wanted) = match parts(object) {
             Ok(parts) => parts,
             Err(why) => return refused("Invalid", why),
@@ -354,7 +355,7 @@ impl<'a> Look<'a> {
         object: &mut DynamicObject,
         rows: &[WorkspaceRow],
         definition: &Definition,
-    ) -> Result<Option<(Told, Option<String>)>, Failure> {
+    ) -> Result<Option<(Condition, Option<String>)>, Failure> {
         if !has_finalizer(object) {
             return Ok(None);
         }
@@ -366,7 +367,7 @@ impl<'a> Look<'a> {
             *object = self.cluster.finalize(object, false).await?;
             return Ok(None);
         }
-        let ending = || Told::new("False", "Deleting", "the server is being removed");
+        let ending = || Condition::new("False", "Deleting", "the server is being removed");
         if let Some(row) = self.row(rows, name(object)) {
             // Records the id, since the volumes must be found after the row is gone.
             if status::id(object) != Some(&row.id) {
@@ -400,8 +401,8 @@ impl<'a> Look<'a> {
             if object.data["spec"][RECLAIM] != RETAIN
                 && let Err(why) = self.volumes_remove(id).await
             {
-                let told = Told::new("False", "VolumesRemain", why);
-                return Ok(Some((told, Some(id.clone()))));
+                let condition = Condition::new("False", "VolumesRemain", why);
+                return Ok(Some((condition, Some(id.clone()))));
             }
         }
         *object = self.cluster.finalize(object, false).await?;
@@ -428,7 +429,7 @@ impl<'a> Look<'a> {
     async fn write(
         &self,
         object: &mut DynamicObject,
-        told: &Told,
+        condition: &Condition,
         id: Option<String>,
     ) -> Result<(), Failure> {
         let status = Status {
@@ -437,8 +438,8 @@ impl<'a> Look<'a> {
             state: "stopping".to_owned(),
             tools: 0,
             last_event: status::of(object)["lastEvent"].as_str().map(str::to_owned),
-            accepted: told.clone(),
-            ready: told.clone(),
+            accepted: condition.clone(),
+            ready: condition.clone(),
         };
         let status = status.to_value(status::of(object), store::now());
         *object = self.cluster.set_status(object, &status).await?;
@@ -472,13 +473,13 @@ impl<'a> Look<'a> {
             None => {
                 let why =
                     "the gateway does not have it: its project is disabled, or the log says why";
-                ("unusable", Told::new("False", "Unusable", why))
+                ("unusable", Condition::new("False", "Unusable", why))
             }
         };
         let mut last_event = status::of(object)["lastEvent"].as_str().map(str::to_owned);
         let (generation, id) = (memory.generation, memory.id.clone());
         let is_awaited = now < memory.events_until || is_elsewhere;
-        let told = async {
+        let reported = async {
             if !events::is_told(status::of(object), &accepted, generation) && !is_going(object) {
                 let event = events::of_spec(object, &accepted);
                 self.cluster.tell(&event).await?;
@@ -489,8 +490,8 @@ impl<'a> Look<'a> {
             }
         };
         // The status is written even if the events cannot be.
-        let told = told.await;
-        if let Ok(last) = &told {
+        let reported = reported.await;
+        if let Ok(last) = &reported {
             last_event.clone_from(last);
         }
         let status = Status {
@@ -509,7 +510,7 @@ impl<'a> Look<'a> {
                 memory.written = Some(Instant::now());
             }
         }
-        told.map(drop)
+        reported.map(drop)
     }
 
     /// Reports the events of a server after `last`. Returns the id of the last reported one.
@@ -553,8 +554,8 @@ impl Memory {
     }
 }
 
-fn registered() -> Told {
-    Told::new("True", "Registered", "the spec is in force")
+fn registered() -> Condition {
+    Condition::new("True", "Registered", "the spec is in force")
 }
 
 /// Variables with the Secret's name and key.

@@ -11,7 +11,7 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 
 /// The contents of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Condition {
     /// `True`, `False` or `Unknown`.
     pub(super) status: &'static str,
     /// In `CamelCase`.
@@ -19,7 +19,7 @@ pub(super) struct Told {
     pub(super) message: String,
 }
 
-impl Told {
+impl Condition {
     pub(super) fn new(status: &'static str, reason: &str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -37,30 +37,30 @@ pub(super) struct Status {
     pub(super) state: String,
     pub(super) tools: usize,
     pub(super) last_event: Option<String>,
-    pub(super) accepted: Told,
-    pub(super) ready: Told,
+    pub(super) accepted: Condition,
+    pub(super) ready: Condition,
 }
 
 impl Status {
     /// The status as written to the resource. `before`: its current status.
     pub(super) fn to_value(&self, before: &Value, now: Time) -> Value {
-        let condition = |kind: &str, told: &Told| {
+        let condition = |kind: &str, new: &Condition| {
             let conditions = before["conditions"].as_array().into_iter().flatten();
             let mut same = conditions
-                .filter(|one| one["type"] == kind && one["status"] == told.status)
+                .filter(|one| one["type"] == kind && one["status"] == new.status)
                 .map(|one| one["lastTransitionTime"].clone());
             let now = || json!(now);
-            let message = match told.message.as_str() {
+            let message = match new.message.as_str() {
                 "" => self.state.as_str(),
                 message => message,
             };
             let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
             json!({
                 "type": kind,
-                "status": told.status,
+                "status": new.status,
                 "observedGeneration": self.generation,
                 "lastTransitionTime": same.next().filter(Value::is_string).unwrap_or_else(now),
-                "reason": told.reason,
+                "reason": new.reason,
                 "message": message,
             })
         };
@@ -107,25 +107,27 @@ pub(super) fn id(object: &DynamicObject) -> Option<&str> {
 }
 
 /// The state of a server, and its `Ready` condition.
-pub(super) fn ready(server: &Server) -> (&'static str, Told) {
+pub(super) fn ready(server: &Server) -> (&'static str, Condition) {
     if !server.spec.enabled {
-        let told = Told::new("False", "Disabled", "`enabled` is false");
-        return ("disabled", told);
+        let condition = Condition::new("False", "Disabled", "`enabled` is false");
+        return ("disabled", condition);
     }
     let status = server.status();
     let word = status.word();
     if let Some(why) = &server.spec.unusable {
-        return (word, Told::new("False", "Unusable", why.as_str()));
+        return (word, Condition::new("False", "Unusable", why.as_str()));
     }
     let why = status.reason.as_deref().unwrap_or_default();
-    let told = match status.phase {
-        Phase::Running { .. } => Told::new("True", &reason(word), "it answers calls"),
-        Phase::Idle => Told::new("True", "Idle", "it starts on first use"),
-        _ if status.elsewhere => Told::new("Unknown", &reason(word), why),
-        Phase::Unresponsive => Told::new("False", &reason(word), "it does not answer heartbeats"),
-        _ => Told::new("False", &reason(word), why),
+    let condition = match status.phase {
+        Phase::Running { .. } => Condition::new("True", &reason(word), "it answers calls"),
+        Phase::Idle => Condition::new("True", "Idle", "it starts on first use"),
+        _ if status.elsewhere => Condition::new("Unknown", &reason(word), why),
+        Phase::Unresponsive => {
+            Condition::new("False", &reason(word), "it does not answer heartbeats")
+        }
+        _ => Condition::new("False", &reason(word), why),
     };
-    (word, told)
+    (word, condition)
 }
 
 /// Converts a word to a reason of a condition or an event: `needs_login` becomes `NeedsLogin`.
@@ -147,8 +149,8 @@ mod tests {
             state: "running".to_owned(),
             tools: 3,
             last_event: None,
-            accepted: Told::new("True", "Registered", ""),
-            ready: Told::new(ready, "Running", why),
+            accepted: Condition::new("True", "Registered", ""),
+            ready: Condition::new(ready, "Running", why),
         };
         let time =
             |seconds| Time::from(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds));

@@ -215,7 +215,7 @@ enum State {
 
 /// The state of a legacy client's session, as messages to replay.
 #[derive(Default)]
-struct Told {
+struct ClientState {
     initialize: Option<Frame>,
     initialized: Option<Frame>,
     level: Option<Frame>,
@@ -227,7 +227,7 @@ struct Told {
 pub(super) struct Link {
     finder: Finder,
     state: watch::Sender<State>,
-    told: Mutex<Told>,
+    client_state: Mutex<ClientState>,
     outbox: Arc<Outbox>,
     /// Set when the client does not read and its queue is full.
     pub(super) stuck: CancellationToken,
@@ -243,7 +243,7 @@ impl Link {
         Self {
             finder,
             state: watch::Sender::new(State::Up(Arc::new(life))),
-            told: Mutex::default(),
+            client_state: Mutex::default(),
             outbox,
             stuck: CancellationToken::new(),
         }
@@ -330,11 +330,15 @@ impl Link {
     async fn find_again(&self) -> anyhow::Result<(Arc<Life>, Bytes)> {
         let passage = Arc::new(self.finder.look()?);
         let (initialize, rest) = {
-            let told = self.told.lock();
-            let watched = told.watched.iter().map(|(_, frame)| frame.clone());
-            let rest = told.initialized.iter().chain(&told.level).cloned();
+            let client_state = self.client_state.lock();
+            let watched = client_state.watched.iter().map(|(_, frame)| frame.clone());
+            let rest = client_state
+                .initialized
+                .iter()
+                .chain(&client_state.level)
+                .cloned();
             (
-                told.initialize.clone(),
+                client_state.initialize.clone(),
                 rest.chain(watched).collect::<Vec<_>>(),
             )
         };
@@ -392,9 +396,9 @@ impl Link {
             match open(&life.passage, frame.text().clone()).await {
                 Ok((None, answer)) => return Ok(answer),
                 Ok((Some(new), answer)) => {
-                    *self.told.lock() = Told {
+                    *self.client_state.lock() = ClientState {
                         initialize: Some(kept(frame)),
-                        ..Told::default()
+                        ..ClientState::default()
                     };
                     self.replace(new);
                     goodbye(&life).await;
@@ -418,7 +422,7 @@ impl Link {
     /// session: then no request exists that it could concern.
     pub(super) async fn tell(&self, headers: HeaderList, frame: &Frame, is_legacy: bool) {
         if is_legacy && frame.method() == method::INITIALIZED {
-            self.told.lock().initialized = Some(kept(frame));
+            self.client_state.lock().initialized = Some(kept(frame));
         }
         let Some(life) = self.now() else { return };
         if is_legacy && !life.has_session() {
@@ -446,19 +450,22 @@ impl Link {
     pub(super) fn remember(&self, frame: &Frame) {
         let uri = || frame.param_string(Param::Uri).map(String::from);
         match frame.method() {
-            method::SET_LEVEL => self.told.lock().level = Some(kept(frame)),
+            method::SET_LEVEL => self.client_state.lock().level = Some(kept(frame)),
             method::RESOURCES_SUBSCRIBE => {
                 if let Some(uri) = uri() {
-                    let mut told = self.told.lock();
-                    told.watched.retain(|(known, _)| *known != uri);
-                    if told.watched.len() < MAX_SUBSCRIPTIONS {
-                        told.watched.push((uri, kept(frame)));
+                    let mut client_state = self.client_state.lock();
+                    client_state.watched.retain(|(known, _)| *known != uri);
+                    if client_state.watched.len() < MAX_SUBSCRIPTIONS {
+                        client_state.watched.push((uri, kept(frame)));
                     }
                 }
             }
             method::RESOURCES_UNSUBSCRIBE => {
                 if let Some(uri) = uri() {
-                    self.told.lock().watched.retain(|(known, _)| *known != uri);
+                    self.client_state
+                        .lock()
+                        .watched
+                        .retain(|(known, _)| *known != uri);
                 }
             }
             _ => {}
