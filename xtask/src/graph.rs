@@ -33,9 +33,16 @@ const RULES: &[Rule] = &[
         no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
     },
     Rule {
-        krate: "mcp",
+        krate: "http-client",
         // For the list of public addresses and the form of error texts.
         ours: &["model"],
+        no_direct: &[],
+        no_anywhere: &["axum", "sqlx", "rmcp"],
+    },
+    Rule {
+        krate: "mcp",
+        // Its pool has the connections of `http-client`.
+        ours: &["http-client", "model"],
         no_direct: &["rmcp"],
         no_anywhere: &["axum", "sqlx"],
     },
@@ -61,7 +68,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "agent",
         // For the reader of event streams and, with the feature `adk`, the client role.
-        ours: &["mcp", "model"],
+        ours: &["http-client", "mcp", "model"],
         no_direct: &["sqlx"],
         no_anywhere: &["axum"],
     },
@@ -93,14 +100,21 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "containers",
-        ours: &["runtime", "model"],
+        ours: &["http-client", "runtime", "model"],
         no_direct: &["rmcp"],
         no_anywhere: &["axum", "sqlx"],
     },
     Rule {
         krate: "auth",
-        // Secrets of tickets are sealed with the engine's keys.
-        ours: &["engine", "runtime", "store", "model"],
+        // Secrets of tickets are sealed with the engine's keys. People and servers sign in with the same protocol.
+        ours: &[
+            "engine",
+            "http-client",
+            "oauth",
+            "runtime",
+            "store",
+            "model",
+        ],
         no_direct: &["sqlx"],
         no_anywhere: &[],
     },
@@ -109,6 +123,7 @@ const RULES: &[Rule] = &[
         ours: &[
             "auth",
             "engine",
+            "http-client",
             "lifecycle",
             "containers",
             "runtime",
@@ -128,6 +143,7 @@ const RULES: &[Rule] = &[
             "auth",
             "backend",
             "engine",
+            "http-client",
             "lifecycle",
             "runtime",
             "store",
@@ -139,7 +155,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "install",
-        ours: &["api", "config", "mcp", "model", "runtime"],
+        ours: &["api", "config", "http-client", "mcp", "model", "runtime"],
         no_direct: &["sqlx"],
         no_anywhere: &[],
     },
@@ -173,6 +189,7 @@ const RULES: &[Rule] = &[
             "backend",
             "auth",
             "engine",
+            "http-client",
             "lifecycle",
             "agent",
             "containers",
