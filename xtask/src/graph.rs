@@ -18,27 +18,29 @@ use crate::workspace::Workspace;
 const RULES: &str = "
 model: | | tokio hyper axum reqwest sqlx rmcp
 # For the list of public addresses and the form of error texts.
-mcp: model | rmcp | axum sqlx
+http-client: model | | axum sqlx rmcp
+# Its pool has the connections of `http-client`.
+mcp: http-client model | rmcp | axum sqlx
 # Contains no transport.
 oauth: model | | hyper axum reqwest sqlx rmcp
 runtime: model | rmcp | axum sqlx
 store: model | hyper rmcp | axum
 # For the reader of event streams and, with the feature `adk`, the client role.
-agent: mcp model | sqlx | axum
+agent: http-client mcp model | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
 engine: lifecycle mcp runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp
 # For errors in a body, with their places.
 config: model api | | tokio hyper axum reqwest sqlx rmcp
-containers: runtime model | rmcp | axum sqlx
-# Secrets of tickets are sealed with the engine's keys.
-auth: engine runtime store model | sqlx |
-backend: auth engine lifecycle containers runtime store mcp oauth config model api | sqlx |
-gateway: auth backend engine lifecycle runtime store mcp model | sqlx |
-install: api config mcp model runtime | sqlx |
+containers: http-client runtime model | rmcp | axum sqlx
+# Secrets of tickets are sealed with the engine's keys. People and servers sign in with the same protocol.
+auth: engine http-client oauth runtime store model | sqlx |
+backend: auth engine http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
+gateway: auth backend engine http-client lifecycle runtime store mcp model | sqlx |
+install: api config http-client mcp model runtime | sqlx |
 rest: auth backend gateway install engine lifecycle agent runtime store mcp oauth config model api | sqlx |
-toolwharf: rest gateway install backend auth engine lifecycle agent containers runtime store mcp oauth config model api | sqlx |
+toolwharf: rest gateway install backend auth engine http-client lifecycle agent containers runtime store mcp oauth config model api | sqlx |
 # The test kit must not be built from the code that it checks.
 testkit: | |
 bench: testkit mcp model | |

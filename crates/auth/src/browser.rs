@@ -16,12 +16,12 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, header};
-use model::{OidcSettings, ProjectId};
+use model::{OidcSettings, ProjectId, sha256_hex};
 use serde::{Deserialize, Serialize};
 use store::Time;
 
 use super::{Principal, Role};
-use crate::tickets::{Kind, Tickets, digest};
+use crate::tickets::{Kind, Tickets};
 
 /// The header with which a page of this gateway proves that it belongs to the session of its cookie.
 pub const PAGE_SECRET: HeaderName = HeaderName::from_static("toolwharf-session");
@@ -92,7 +92,7 @@ impl Browsers {
             },
             secure,
             tickets,
-            rules: digest(format!("{issuers:?}")),
+            rules: sha256_hex(format!("{issuers:?}")),
             known: Mutex::default(),
         }
     }
@@ -104,7 +104,7 @@ impl Browsers {
     pub async fn open(&self, who: &Principal) -> store::Result<Opened> {
         let page_secret = hex::encode(rand::random::<[u8; 32]>());
         let kept = Kept {
-            page: digest(&page_secret),
+            page: sha256_hex(&page_secret),
             ..self.kept(who)
         };
         let value = self.tickets.issue(Kind::Session, &kept).await?;
@@ -125,7 +125,7 @@ impl Browsers {
             self.tickets.take::<Kept>(Kind::Session, value).await?;
             let mut known = self.known();
             known.ends += 1;
-            known.sessions.remove(&digest(value));
+            known.sessions.remove(&sha256_hex(value));
         }
         Ok(self.set_cookie("", 0))
     }
@@ -149,7 +149,7 @@ impl Browsers {
             return Ok(None);
         };
         // Comparing digests takes a time that says nothing about the secret.
-        let page = digest(secret.as_bytes());
+        let page = sha256_hex(secret.as_bytes());
         let session = self.session(headers).await?;
         let session = session.filter(|session| session.page == page);
         Ok(session.map(|session| session.who))
@@ -170,7 +170,7 @@ impl Browsers {
         let Some(value) = self.value(headers) else {
             return Ok(None);
         };
-        let digest = digest(value);
+        let digest = sha256_hex(value);
         let (session, ends) = {
             let known = self.known();
             (known.sessions.get(&digest).cloned(), known.ends)
@@ -420,7 +420,7 @@ mod tests {
             ("an empty one", headers(&own_cookie, "")),
             (
                 "the digest",
-                headers(&own_cookie, &digest(&own.page_secret)),
+                headers(&own_cookie, &sha256_hex(&own.page_secret)),
             ),
             (
                 "the cookie's value",

@@ -6,18 +6,17 @@
 
 use std::sync::Arc;
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use model::sha256_hex;
+use oauth::{Callback, Metadata, random};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     Principal, Refused, Tokens,
     claims::{self, invalid, text},
-    fetch::{Form, encode},
     issuer::Issuer,
     tokens::now,
 };
-use crate::tickets::{Kind, Tickets, digest};
+use crate::tickets::{Kind, Tickets};
 
 /// Requested scopes, if the issuer supports them; `openid` always.
 const SCOPES: [&str; 4] = ["openid", "profile", "email", "groups"];
@@ -33,33 +32,6 @@ struct Begun {
     /// The digest of the secret that the page keeps in its tab's session storage.
     browser: String,
     next: String,
-}
-
-/// The parameters with which the issuer redirects the browser back, as posted by the redirect page.
-#[derive(Default)]
-pub struct Answer {
-    state: String,
-    code: Option<String>,
-    iss: Option<String>,
-    error: Option<String>,
-    error_description: Option<String>,
-    /// The secret from the tab's session storage, which other origins cannot read or write.
-    browser: String,
-}
-
-impl Answer {
-    /// Stores a field of the form. Unknown fields are ignored.
-    pub fn take(&mut self, name: &str, value: String) {
-        match name {
-            "state" => self.state = value,
-            "code" => self.code = Some(value),
-            "iss" => self.iss = Some(value),
-            "error" => self.error = Some(value),
-            "error_description" => self.error_description = Some(value),
-            "browser" => self.browser = value,
-            _ => {}
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -91,66 +63,54 @@ impl Codes {
         let endpoint = issuer
             .trusted("authorization_endpoint", endpoint)
             .map_err(away)?;
-        let (verifier, nonce, browser) = (secret(), secret(), secret());
-        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
-        let known = &metadata.scopes_supported;
+        let (verifier, nonce, browser) = (random(), random(), random());
         let scopes = SCOPES
             .into_iter()
-            .filter(|scope| *scope == "openid" || known.iter().any(|own| own == scope));
+            .filter(|scope| *scope == "openid" || metadata.supports_scope(scope));
         let scopes: Vec<&str> = scopes.collect();
         let begun = Begun {
             issuer: name.to_owned(),
-            verifier,
+            verifier: verifier.clone(),
             nonce: nonce.clone(),
-            browser: digest(&browser),
+            browser: sha256_hex(&browser),
             next,
         };
         let kept = self.0.issue(Kind::SignIn, &begun).await;
         let state = kept.map_err(Refused::of_database)?;
-        let query = encode(&[
-            ("response_type", "code"),
-            ("client_id", client),
-            ("redirect_uri", &redirect(tokens)),
-            ("scope", &scopes.join(" ")),
-            ("state", &state),
-            ("nonce", &nonce),
-            ("code_challenge", &challenge),
-            ("code_challenge_method", "S256"),
-        ]);
-        let joint = if endpoint.contains('?') { '&' } else { '?' };
-        Ok((format!("{endpoint}{joint}{query}"), browser))
+        let more = [("scope", &*scopes.join(" ")), ("nonce", &nonce)];
+        let redirect = redirect(tokens);
+        let url = oauth::authorization_url(endpoint, client, &redirect, &state, &verifier, &more);
+        Ok((url, browser))
     }
 
-    /// Completes a sign-in. Returns the user and the page to open next.
+    /// Completes a sign-in. Returns the user and the page to open next. `form`: the parameters with which the issuer
+    /// redirected the browser back, and `browser`, the secret from the tab's session storage, which other origins
+    /// cannot read or write.
     ///
     /// # Errors
     /// If the identity is not certain, or the user has no role here.
     pub async fn finish(
         &self,
         tokens: &Tokens,
-        answer: Answer,
+        form: &str,
     ) -> Result<(Arc<Principal>, String), Refused> {
-        let begun = self.0.take::<Begun>(Kind::SignIn, &answer.state).await;
+        let callback = Callback::parse(form);
+        let browser =
+            url::form_urlencoded::parse(form.as_bytes()).find(|(name, _)| name == "browser");
+        let browser = browser.map(|(_, secret)| secret).unwrap_or_default();
+        let state = callback.state.as_deref().unwrap_or_default();
+        let begun = self.0.take::<Begun>(Kind::SignIn, state).await;
         let begun = begun.map_err(Refused::of_database)?;
-        let begun = begun.filter(|begun| begun.browser == digest(&answer.browser));
+        let begun = begun.filter(|begun| begun.browser == sha256_hex(browser.as_bytes()));
         let begun = begun.ok_or_else(|| {
             invalid("this sign-in is over, or began in another tab or browser; begin again")
         })?;
         let issuer = tokens.issuer(&begun.issuer)?;
-        if answer.iss.is_some_and(|iss| iss != issuer.settings.issuer) {
-            return Err(invalid("the answer is from another issuer"));
-        }
-        let Some(code) = answer.code else {
-            let word = answer.error.unwrap_or_else(|| "no code".to_owned());
-            let why = answer.error_description.unwrap_or_default();
-            let words: String = format!("the issuer says {word}: {why}")
-                .chars()
-                .take(300)
-                .collect();
-            return Err(Refused::Invalid(words));
-        };
-        let granted = self.redeem(tokens, issuer, &code, &begun.verifier).await;
         let away = |why| Refused::Away(format!("the sign-in at `{}` failed: {why}", issuer.name));
+        let metadata = issuer.metadata().await.map_err(away)?;
+        let code = callback.code(&metadata);
+        let code = code.map_err(|error| Refused::Invalid(error.what))?;
+        let granted = redeem(issuer, &metadata, code, begun.verifier, redirect(tokens)).await;
         let granted = granted.map_err(away)?;
         let token = granted
             .id_token
@@ -168,43 +128,30 @@ impl Codes {
         )?;
         Ok((who, begun.next))
     }
-
-    async fn redeem(
-        &self,
-        tokens: &Tokens,
-        issuer: &Issuer,
-        code: &str,
-        verifier: &str,
-    ) -> Result<Granted, String> {
-        let metadata = issuer.metadata().await?;
-        let url = issuer.trusted("token_endpoint", metadata.token_endpoint.as_deref())?;
-        let client = issuer.settings.client_id.as_deref().unwrap_or_default();
-        let secret = issuer
-            .settings
-            .client_secret
-            .as_ref()
-            .map(|secret| secret.reveal());
-        let redirect = redirect(tokens);
-        let mut fields = vec![
-            ("grant_type", "authorization_code"),
-            ("code", code),
-            ("redirect_uri", &redirect),
-            ("code_verifier", verifier),
-        ];
-        if secret.is_none() {
-            fields.push(("client_id", client));
-        }
-        let form = Form {
-            fields: &fields,
-            client: secret.map(|secret| (client, secret)),
-        };
-        issuer.post(&url, &form).await
-    }
 }
 
-/// 256 random bits.
-fn secret() -> String {
-    hex::encode(rand::random::<[u8; 32]>())
+/// Exchanges the code for an ID token.
+async fn redeem(
+    issuer: &Issuer,
+    metadata: &Metadata,
+    code: String,
+    verifier: String,
+    redirect_uri: String,
+) -> Result<Granted, String> {
+    let url = issuer.trusted("token_endpoint", metadata.token_endpoint.as_deref())?;
+    let mut form = vec![
+        ("grant_type", "authorization_code".to_owned()),
+        ("code", code),
+        ("redirect_uri", redirect_uri),
+        ("code_verifier", verifier),
+    ];
+    if issuer.settings.client_secret.is_none() {
+        form.push((
+            "client_id",
+            issuer.settings.client_id.clone().unwrap_or_default(),
+        ));
+    }
+    issuer.post(&url, &form).await
 }
 
 fn client(issuer: &Issuer) -> Result<&str, Refused> {

@@ -61,7 +61,7 @@ impl Identities {
         bases: Vec<String>,
         tickets: Arc<Tickets>,
     ) -> io::Result<Arc<Self>> {
-        let tokens = Tokens::new(&settings.oidc, bases)?;
+        let tokens = Tokens::new(&settings.oidc, bases);
         Ok(Arc::new(Self {
             keys,
             browsers: Browsers::new(tokens.base(), &settings.oidc, tickets.clone()),

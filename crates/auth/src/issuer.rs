@@ -12,20 +12,22 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use http_client::Client;
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, Header,
     jwk::{Jwk, PublicKeyUse},
 };
 use model::{OidcSettings, is_public};
+use oauth::Metadata;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{sync::Mutex, time::Instant};
 use url::{Host, Url};
 
-use super::{
-    claims::{Claims, invalid},
-    fetch::{Form, Http},
-};
+use super::claims::{Claims, invalid};
 use crate::claims::Refused;
 
 /// Minimum time between fetches that are triggered by unknown keys.
@@ -33,6 +35,10 @@ const UNKNOWN_KEY_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval between regular fetches of the keys, and the delay after a failed one.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(15 * 60);
 const RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Timeout for a whole response, including connecting.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum bytes of a response. A large key set has 20 KiB.
+const MAX_RESPONSE_BYTES: usize = 512 << 10;
 /// Maximum keys of one issuer.
 const MAX_KEYS: usize = 100;
 /// Length of a 2048-bit modulus, in base64url characters. Shorter keys are weak and are ignored.
@@ -51,16 +57,14 @@ pub(super) struct Issuer {
     told: AtomicBool,
 }
 
-/// The metadata fields that are used.
-#[derive(Debug, Deserialize)]
-pub(super) struct Metadata {
-    issuer: String,
-    jwks_uri: Option<String>,
-    introspection_endpoint: Option<String>,
-    pub(super) authorization_endpoint: Option<String>,
-    pub(super) token_endpoint: Option<String>,
-    #[serde(default)]
-    pub(super) scopes_supported: Vec<String>,
+/// Requests to issuers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Http(Client);
+
+impl oauth::Http for Http {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, String>> {
+        Box::pin(self.0.fetch(request, MAX_RESPONSE_BYTES, REQUEST_TIMEOUT))
+    }
 }
 
 /// A key for checking signatures.
@@ -164,20 +168,22 @@ impl Issuer {
 
     async fn fetch(&self) -> Result<(), String> {
         let uri = match &self.settings.jwks_uri {
-            Some(uri) => uri.clone(),
+            Some(uri) => Url::parse(uri).map_err(|error| format!("`jwks_uri`: {error}"))?,
             None => {
                 let metadata = self.discover().await?;
                 let uri = metadata.jwks_uri.as_deref();
                 self.trusted("jwks_uri", uri)?
             }
         };
-        let set: KeySet = self.http.get(&uri).await?;
+        let set = oauth::document::<KeySet>(&self.http, &uri).await;
+        let shown = model::url_for_display(uri.as_str());
+        let set = set.map_err(|error| error.what)?;
+        let set = set.ok_or_else(|| format!("{shown}: there is no key set"))?;
         let keys = set.keys.iter().filter_map(Key::read).take(MAX_KEYS);
         let keys: Vec<_> = keys.map(Arc::new).collect();
         if keys.is_empty() {
             return Err(format!(
-                "{}: none of its {} keys can check a signature",
-                model::url_for_display(&uri),
+                "{shown}: none of its {} keys can check a signature",
                 set.keys.len()
             ));
         }
@@ -188,21 +194,12 @@ impl Issuer {
     /// Fetches the current metadata.
     async fn discover(&self) -> Result<Arc<Metadata>, String> {
         let issuer = &self.settings.issuer;
-        let openid = format!(
-            "{}/.well-known/openid-configuration",
-            issuer.trim_end_matches('/')
-        );
-        let metadata: Metadata = match self.http.get(&openid).await {
-            Ok(metadata) => metadata,
-            Err(first) => self.http.get(&oauth(issuer)?).await.map_err(|_| first)?,
-        };
-        if metadata.issuer != *issuer {
-            let other: String = metadata.issuer.chars().take(100).collect();
-            return Err(format!(
-                "its metadata names the issuer `{other}`, but the settings say `{issuer}`"
-            ));
-        }
-        let metadata = Arc::new(metadata);
+        let url = Url::parse(issuer).map_err(|error| error.to_string())?;
+        // That of OpenID Connect comes first, because it has everything that is used here.
+        let mut places = oauth::well_known(&url);
+        places.reverse();
+        let metadata = oauth::first_of(&self.http, issuer, places).await;
+        let metadata = Arc::new(metadata.map_err(|error| error.what)?);
         self.metadata.store(Some(metadata.clone()));
         Ok(metadata)
     }
@@ -217,7 +214,7 @@ impl Issuer {
 
     /// Checks that an endpoint named in the metadata may be requested: it is at the issuer's origin, or uses TLS and no
     /// private address.
-    pub(super) fn trusted(&self, what: &str, url: Option<&str>) -> Result<String, String> {
+    pub(super) fn trusted(&self, what: &str, url: Option<&str>) -> Result<Url, String> {
         let text = url.ok_or_else(|| format!("its metadata has no `{what}`"))?;
         let refused = |why| {
             let shown = model::url_for_display(text);
@@ -226,7 +223,7 @@ impl Issuer {
         let url = Url::parse(text).map_err(|_| refused("which is not a URL"))?;
         let own = Url::parse(&self.settings.issuer).map_err(|error| error.to_string())?;
         if url.origin() == own.origin() {
-            return Ok(text.to_owned());
+            return Ok(url);
         }
         if url.scheme() != "https" {
             return Err(refused("which is elsewhere and not https"));
@@ -238,17 +235,29 @@ impl Issuer {
             None => false,
         };
         match public {
-            true => Ok(text.to_owned()),
+            true => Ok(url),
             false => Err(refused("which is elsewhere and a private address")),
         }
     }
 
+    /// Posts a form with the client's id and secret, if it has both. The error contains nothing of the form.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
-        url: &str,
-        form: &Form<'_>,
+        url: &Url,
+        form: &[(&str, String)],
     ) -> Result<T, String> {
-        self.http.post(url, form).await
+        let OidcSettings {
+            client_id,
+            client_secret,
+            ..
+        } = &self.settings;
+        let posting = async {
+            let client = client_id.as_deref().zip(client_secret.as_ref());
+            let basic = client.map(|(id, secret)| oauth::basic(id, secret.reveal()));
+            let answer = oauth::post_form(&self.http, url, form, basic.transpose()?, None).await?;
+            oauth::parsed(url, &answer)
+        };
+        posting.await.map_err(|error: oauth::Error| error.what)
     }
 
     /// Asks the issuer about a token (RFC 7662); `None` if it is not an active token of this issuer.
@@ -256,29 +265,12 @@ impl Issuer {
         let metadata = self.metadata().await?;
         let endpoint = metadata.introspection_endpoint.as_deref();
         let url = self.trusted("introspection_endpoint", endpoint)?;
-        let secret = self
-            .settings
-            .client_secret
-            .as_ref()
-            .map(|secret| secret.reveal());
-        let client = self.settings.client_id.as_deref().zip(secret);
-        let fields = [("token", token), ("token_type_hint", "access_token")];
-        let form = Form {
-            fields: &fields,
-            client,
-        };
-        let claims: Claims = self.http.post(&url, &form).await?;
+        let form = [("token", token), ("token_type_hint", "access_token")];
+        let form = form.map(|(name, value)| (name, value.to_owned()));
+        let claims: Claims = self.post(&url, &form).await?;
         let active = claims.get("active") == Some(&Value::Bool(true));
         Ok(active.then_some(claims))
     }
-}
-
-/// The metadata URL of RFC 8414, which inserts the well-known part before the path.
-fn oauth(issuer: &str) -> Result<String, String> {
-    let mut url = Url::parse(issuer).map_err(|error| error.to_string())?;
-    let path = url.path().trim_end_matches('/').to_owned();
-    url.set_path(&format!("/.well-known/oauth-authorization-server{path}"));
-    Ok(url.into())
 }
 
 impl Key {

@@ -9,7 +9,6 @@ mod browser;
 mod claims;
 mod code;
 mod ended;
-mod fetch;
 #[cfg(test)]
 mod hostile;
 mod identities;
@@ -23,7 +22,7 @@ mod tokens;
 pub use self::{
     browser::{Browsers, PAGE_SECRET},
     claims::Refused,
-    code::{Answer, Codes},
+    code::Codes,
     identities::Identities,
     keys::{Keys, PREFIX, bootstrap, hash, hint, new_token, register},
     principal::{Ambiguous, Principal, Role},

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use engine::secrets::DataKey;
 use serde::{Serialize, de::DeserializeOwned};
-use sha2::{Digest as _, Sha256};
 use store::{NewTicket, Store, TicketRow, Time};
 
 use crate::sealed::{opened_text, sealed_text};
@@ -114,7 +113,7 @@ impl Tickets {
         secret: &str,
         value: &T,
     ) -> store::Result<bool> {
-        let digest = digest(secret);
+        let digest = model::sha256_hex(secret);
         let text = serde_json::to_string(value).expect("it has no maps but of texts");
         let sealed = sealed_text(&self.key, &place(kind, &digest), &text);
         let ticket = NewTicket {
@@ -140,7 +139,7 @@ impl Tickets {
         if !self.may_be(kind, secret) {
             return Ok(None);
         }
-        let digest = digest(secret);
+        let digest = model::sha256_hex(secret);
         let row = self.store.ticket_get(kind.name(), &digest).await?;
         Ok(row.and_then(|row| self.opened(kind, &digest, &row)))
     }
@@ -157,7 +156,7 @@ impl Tickets {
         if !self.may_be(kind, secret) {
             return Ok(None);
         }
-        let digest = digest(secret);
+        let digest = model::sha256_hex(secret);
         let row = self.store.ticket_take(kind.name(), &digest).await?;
         let taken = row.and_then(|row| self.opened(kind, &digest, &row));
         Ok(taken.map(|(value, _)| value))
@@ -224,11 +223,6 @@ impl Tickets {
         let (text, _) = opened_text(&self.key, &place(kind, digest), row.sealed.as_bytes())?;
         Some((serde_json::from_str(&text).ok()?, row.expires_at))
     }
-}
-
-/// The digest under which the database stores a secret.
-pub(crate) fn digest(secret: impl AsRef<[u8]>) -> String {
-    hex::encode(Sha256::digest(secret))
 }
 
 fn place(kind: Kind, digest: &str) -> [&str; 3] {

@@ -17,8 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     claims::{self, Claims, Verified, invalid, text},
-    fetch::Http,
-    issuer::{Issuer, Key},
+    issuer::{Http, Issuer, Key},
     keys::Digest,
 };
 
@@ -64,29 +63,21 @@ struct Known {
 
 impl Tokens {
     /// `bases`: addresses of this gateway. The first one is shown to clients.
-    ///
-    /// # Errors
-    /// If the platform's root certificates cannot be read.
     pub(super) fn new<'s>(
         issuers: impl IntoIterator<Item = (&'s String, &'s OidcSettings)>,
         bases: Vec<String>,
-    ) -> std::io::Result<Self> {
-        let mut http = None;
-        let mut all = Vec::new();
-        for (name, settings) in issuers {
-            let http = match &http {
-                Some(http) => http,
-                None => http.insert(Http::new()?),
-            };
-            all.push(Issuer::new(name.clone(), settings.clone(), http.clone()));
-        }
-        Ok(Self {
-            issuers: all,
+    ) -> Self {
+        let http = Http::default();
+        let issuers = issuers.into_iter();
+        let issuers = issuers
+            .map(|(name, settings)| Issuer::new(name.clone(), settings.clone(), http.clone()));
+        Self {
+            issuers: issuers.collect(),
             bases,
             known: RwLock::default(),
             checks: Arc::new(Semaphore::new(MAX_CHECKS)),
             questions: Semaphore::new(MAX_QUESTIONS),
-        })
+        }
     }
 
     /// Returns true if at least one issuer is configured.

@@ -19,12 +19,7 @@ use engine::{CALLER, secrets::DataKey};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+use http_client::{Client, Incoming, Options};
 use mcp::server::modern;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -89,7 +84,7 @@ pub struct Peers {
     /// The address at which others reach this replica. Session ids contain it.
     address: String,
     key: DataKey,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client,
     known: Mutex<Known>,
     /// When the last successful list query began. One query runs at a time, so that an older result never replaces a
     /// newer one.
@@ -179,7 +174,7 @@ pub(super) struct Forwarded {
 
 impl Forwarded {
     pub(super) fn is_of(&self, body: &[u8]) -> bool {
-        self.digest == digest(body)
+        self.digest == model::sha256_hex(body)
     }
 }
 
@@ -257,14 +252,15 @@ async fn towards(database_url: &str) -> anyhow::Result<IpAddr> {
 
 impl Peers {
     pub fn new(replica: Arc<Replica>, address: String, key: DataKey) -> Arc<Self> {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let client = Client::new(Options {
+            connect_timeout: CONNECT_TIMEOUT,
+            ..Options::default()
+        });
         Arc::new(Self {
             replica,
             address,
             key,
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            client,
             known: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
@@ -434,11 +430,9 @@ impl Peers {
         let head = head
             .ok_or_else(|| Unanswered::Lost("a header has characters that are not ASCII".into()))?;
         let request = Request::post(format!("http://{}/", peer.address)).header(HEAD_HEADER, head);
-        let request = request
-            .body(Full::new(body))
-            .map_err(|_| Unanswered::Away)?;
+        let request = request.body(body).map_err(|_| Unanswered::Away)?;
         let answer = tokio::select! {
-            answer = self.client.request(request) => answer,
+            answer = self.client.send(request) => answer,
             () = peer.lost.cancelled() => return Err(lost()),
         };
         match answer {
@@ -471,7 +465,7 @@ impl Peers {
             method: method.to_string(),
             path: path.to_owned(),
             headers: carried.collect::<Option<_>>()?,
-            body: digest(body),
+            body: model::sha256_hex(body),
             caller: caller.map(str::to_owned),
         };
         HeaderValue::try_from(seal(&self.key, &head)).ok()
@@ -548,10 +542,6 @@ fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
     Some((serde_json::from_str(&text).ok()?, nonce))
 }
 
-fn digest(body: &[u8]) -> String {
-    hex::encode(Sha256::digest(body))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -565,7 +555,7 @@ mod tests {
             method: "POST".into(),
             path: "/mcp".into(),
             headers: vec![("accept".into(), "x".into())],
-            body: digest(b"{}"),
+            body: model::sha256_hex(b"{}"),
             caller: None,
         };
         let text = seal(&key, &head).into_bytes();

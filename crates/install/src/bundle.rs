@@ -18,7 +18,6 @@ use std::{
 use api::Wrong;
 use serde::Deserialize;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use zip::ZipArchive;
 
 use super::{
@@ -147,7 +146,7 @@ pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Resul
 /// # Errors
 /// Why it is refused. No partial files remain.
 pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBuf, String> {
-    let found = hex::encode(Sha256::digest(file));
+    let found = model::sha256_hex(file);
     if found != sha256 {
         return Err(format!(
             "its hash is {found}, but the registry entry says {sha256}"

@@ -10,10 +10,9 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use mcp::client::Connector;
+use http_client::{Client, Options};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::{
     fs,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -37,7 +36,8 @@ const MAX_CACHE_BYTES: u64 = 128 << 20;
 const MAX_REDIRECTS: usize = 5;
 
 pub(super) struct Fetcher {
-    connector: Connector,
+    http: Client,
+    public_http: Client,
     cache: PathBuf,
     fresh: Duration,
     parsing: Arc<Semaphore>,
@@ -77,7 +77,8 @@ pub(super) fn is_local(url: &Url) -> bool {
 impl Fetcher {
     pub(super) fn new(cache: PathBuf) -> Self {
         Self {
-            connector: Connector::new(),
+            http: Client::new(Options::guarded(false)),
+            public_http: Client::new(Options::guarded(true)),
             cache,
             fresh: CACHE_TTL,
             parsing: Arc::new(Semaphore::new(MAX_PARSED_RESPONSES)),
@@ -95,7 +96,7 @@ impl Fetcher {
     /// # Errors
     /// Why it is neither available from the registry nor in the cache.
     pub(super) async fn json(&self, url: &Url) -> Result<Option<Answer>, String> {
-        let file = self.cache.join(hex::encode(Sha256::digest(url.as_str())));
+        let file = self.cache.join(model::sha256_hex(url.as_str()));
         let cached = read(&file, url).await;
         if let Some(cached) = cached.as_ref().filter(|cached| cached.age < self.fresh) {
             return self.answer(&cached.body, None).await.map(Some);
@@ -160,8 +161,8 @@ impl Fetcher {
         }
         let request = request.body(Bytes::new()).map_err(|_| "it is not a URL")?;
         let answer = self
-            .connector
-            .fetch_within(request, MAX_RESPONSE_BYTES, false, REQUEST_TIMEOUT)
+            .http
+            .fetch(request, MAX_RESPONSE_BYTES, REQUEST_TIMEOUT)
             .await?;
         let etag = answer.headers().get(header::ETAG);
         let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
@@ -189,10 +190,11 @@ impl Fetcher {
             }
             let request = Request::builder().uri(url.as_str()).body(Bytes::new());
             let request = request.map_err(|_| format!("{shown} is not a URL"))?;
-            let answer = self
-                .connector
-                .fetch_into(request, max, !is_home, DOWNLOAD_TIMEOUT, into)
-                .await;
+            let http = match is_home {
+                true => &self.http,
+                false => &self.public_http,
+            };
+            let answer = http.fetch_into(request, max, DOWNLOAD_TIMEOUT, into).await;
             let answer = answer.map_err(|why| format!("{shown}: {why}"))?;
             let next = answer
                 .headers()

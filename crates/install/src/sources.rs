@@ -15,7 +15,6 @@ use api::{RegistryEntry, RegistryServer, Wrong};
 use futures_util::future::join_all;
 use model::url_for_display;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::spawn_blocking,
@@ -405,7 +404,7 @@ impl Listing {
             Source::BuiltIn => (BUILT_IN.to_owned(), None),
             Source::Elsewhere { name, url } => (name.clone(), Some(url.clone())),
         };
-        let digest = hex::encode(Sha256::digest(text));
+        let digest = model::sha256_hex(text);
         Ok(Self {
             document,
             digest,

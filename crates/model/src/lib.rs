@@ -8,6 +8,7 @@ mod address;
 mod auth;
 mod causes;
 pub mod clock;
+mod digest;
 mod hidden;
 mod id;
 mod login;
@@ -22,6 +23,7 @@ mod share;
 pub use address::is_public;
 pub use auth::{AccessRule, OidcSettings};
 pub use causes::with_causes;
+pub use digest::sha256_hex;
 pub use hidden::Hidden;
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use login::{

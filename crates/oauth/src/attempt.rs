@@ -6,9 +6,10 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use model::{Login, Pkce};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use url::Url;
 
 use crate::{
-    Client, Discovery, Http, Identity, Tokens,
+    Client, Discovery, Http, Identity, Metadata, Tokens,
     error::{Code, Error, excerpt},
     request::random,
     token,
@@ -60,6 +61,66 @@ impl Callback {
         }
         read
     }
+
+    /// The code, if the redirect comes from the issuer with this metadata.
+    ///
+    /// # Errors
+    /// The redirect comes from another issuer or contains no code, or the user or the issuer refused.
+    pub fn code(self, metadata: &Metadata) -> Result<String, Error> {
+        let wrong = |what: String| Err(Error::new(Code::WrongRedirect, what));
+        // Checked before any other parameter is trusted, including an error (RFC 9207, 2.4).
+        match &self.iss {
+            Some(iss) if *iss != metadata.issuer => {
+                let (iss, issuer) = (excerpt(iss), excerpt(&metadata.issuer));
+                return wrong(format!(
+                    "the redirect comes from the issuer `{iss}` instead of `{issuer}`"
+                ));
+            }
+            None if metadata.authorization_response_iss_parameter_supported => {
+                let issuer = excerpt(&metadata.issuer);
+                return wrong(format!(
+                    "the redirect does not name its issuer, although the metadata of {issuer} promises that"
+                ));
+            }
+            _ => {}
+        }
+        if let Some(error) = &self.error {
+            let why = self.description.as_deref().map(excerpt);
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            let what = format!("the sign-in was refused: {}{why}", excerpt(error));
+            return Err(Error::new(Code::Denied, what));
+        }
+        match self.code {
+            Some(code) => Ok(code),
+            None => wrong("the redirect contains no code".to_owned()),
+        }
+    }
+}
+
+/// The URL for the browser: a request for a code with PKCE (OAuth 2.1, 4.1.1). `more`: additional parameters.
+#[must_use]
+pub fn authorization_url(
+    mut place: Url,
+    client_id: &str,
+    redirect_uri: &str,
+    state: &str,
+    verifier: &str,
+    more: &[(&str, &str)],
+) -> String {
+    let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
+    let common = [
+        ("response_type", "code"),
+        ("client_id", client_id),
+        ("redirect_uri", redirect_uri),
+        ("state", state),
+        ("code_challenge", &challenge),
+        ("code_challenge_method", "S256"),
+    ];
+    place
+        .query_pairs_mut()
+        .extend_pairs(common)
+        .extend_pairs(more);
+    place.into()
 }
 
 impl Attempt {
@@ -85,7 +146,7 @@ impl Attempt {
             return Err(Error::new(Code::NoPkce, what));
         }
         let named = metadata.authorization_endpoint.as_deref();
-        let mut place = metadata.place("authorization endpoint", named)?;
+        let place = metadata.place("authorization endpoint", named)?;
         let attempt = Self {
             state: random(),
             verifier: random(),
@@ -93,28 +154,26 @@ impl Attempt {
             client,
             discovery,
         };
-        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(attempt.verifier.as_bytes()));
-        let mut query = place.query_pairs_mut();
-        query
-            .append_pair("response_type", "code")
-            .append_pair("client_id", &attempt.client.id)
-            .append_pair("redirect_uri", &attempt.redirect_uri)
-            .append_pair("state", &attempt.state)
-            .append_pair("code_challenge", &challenge)
-            .append_pair("code_challenge_method", "S256");
         let asked = &attempt.discovery;
-        if !asked.scopes.is_empty() {
-            query.append_pair("scope", &asked.scopes.join(" "));
+        let scopes = asked.scopes.join(" ");
+        let mut more = Vec::new();
+        if !scopes.is_empty() {
+            more.push(("scope", &*scopes));
         }
         if asked.scopes.iter().any(|scope| scope == "offline_access") {
             // OpenID Connect Core 1.0, 11: offline access is ignored without it.
-            query.append_pair("prompt", "consent");
+            more.push(("prompt", "consent"));
         }
-        if let Some(resource) = &asked.resource {
-            query.append_pair("resource", resource);
-        }
-        drop(query);
-        Ok((attempt, place.into()))
+        more.extend(asked.resource.as_deref().map(|it| ("resource", it)));
+        let Self {
+            client,
+            state,
+            verifier,
+            redirect_uri,
+            ..
+        } = &attempt;
+        let url = authorization_url(place, &client.id, redirect_uri, state, verifier, &more);
+        Ok((attempt, url))
     }
 
     /// The `state` parameter that identifies this attempt in the redirect.
@@ -133,36 +192,11 @@ impl Attempt {
         callback: Callback,
         login: &Login,
     ) -> Result<Tokens, Error> {
-        let wrong = |what: String| Err(Error::new(Code::WrongRedirect, what));
         if callback.state.as_deref() != Some(&self.state) {
-            return wrong("the redirect belongs to another sign-in".to_owned());
+            let what = "the redirect belongs to another sign-in";
+            return Err(Error::new(Code::WrongRedirect, what));
         }
-        let metadata = &self.discovery.metadata;
-        // Checked before any other parameter is trusted, including an error (RFC 9207, 2.4).
-        match &callback.iss {
-            Some(iss) if *iss != metadata.issuer => {
-                let (iss, issuer) = (excerpt(iss), excerpt(&metadata.issuer));
-                return wrong(format!(
-                    "the redirect comes from the issuer `{iss}` instead of `{issuer}`"
-                ));
-            }
-            None if metadata.authorization_response_iss_parameter_supported => {
-                let issuer = excerpt(&metadata.issuer);
-                return wrong(format!(
-                    "the redirect does not name its issuer, although the metadata of {issuer} promises that"
-                ));
-            }
-            _ => {}
-        }
-        if let Some(error) = &callback.error {
-            let why = callback.description.as_deref().map(excerpt);
-            let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            let what = format!("the sign-in was refused: {}{why}", excerpt(error));
-            return Err(Error::new(Code::Denied, what));
-        }
-        let Some(code) = callback.code else {
-            return wrong("the redirect contains no code".to_owned());
-        };
+        let code = callback.code(&self.discovery.metadata)?;
         let form = vec![
             ("grant_type", "authorization_code".to_owned()),
             ("code", code),

@@ -129,8 +129,10 @@ async fn protected(
         }
         None => {
             let path = server.path().trim_end_matches('/');
-            places.extend(at(server, &format!("{RESOURCE_METADATA_PATH}{path}")));
-            places.extend(at(server, RESOURCE_METADATA_PATH).filter(|_| !path.is_empty()));
+            places.push(at(server, &format!("{RESOURCE_METADATA_PATH}{path}")));
+            if !path.is_empty() {
+                places.push(at(server, RESOURCE_METADATA_PATH));
+            }
         }
     }
     for place in places {
@@ -166,26 +168,40 @@ fn canonical(server: &Url) -> String {
     }
 }
 
-fn at(base: &Url, path: &str) -> Option<Url> {
+fn at(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
     url.set_query(None);
     url.set_path(path);
-    Some(url)
+    url
 }
 
 /// Fetches an issuer's metadata from its well-known URLs.
 pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata, Error> {
-    let base = endpoint("issuer", issuer)?;
-    let path = base.path().trim_end_matches('/').to_owned();
+    let places = well_known(&endpoint("issuer", issuer)?);
+    first_of(http, issuer, places).await
+}
+
+/// The well-known URLs of an issuer's metadata: that of RFC 8414, then those of OpenID Connect.
+#[must_use]
+pub fn well_known(issuer: &Url) -> Vec<Url> {
+    let path = issuer.path().trim_end_matches('/');
     let mut places = vec![
-        format!("{SERVER_METADATA_PATH}{path}"),
-        format!("{OPENID_METADATA_PATH}{path}"),
+        at(issuer, &format!("{SERVER_METADATA_PATH}{path}")),
+        at(issuer, &format!("{OPENID_METADATA_PATH}{path}")),
     ];
     if !path.is_empty() {
-        places.push(format!("{path}{OPENID_METADATA_PATH}"));
+        places.push(at(issuer, &format!("{path}{OPENID_METADATA_PATH}")));
     }
+    places
+}
+
+/// Fetches an issuer's metadata from the first URL that has it.
+///
+/// # Errors
+/// No URL has usable metadata, or the first metadata found is for another issuer than exactly `issuer`.
+pub async fn first_of(http: &dyn Http, issuer: &str, places: Vec<Url>) -> Result<Metadata, Error> {
     let mut failure = None;
-    for place in places.iter().filter_map(|place| at(&base, place)) {
+    for place in places {
         match document::<Metadata>(http, &place).await {
             Ok(Some(metadata)) if metadata.issuer == issuer => return Ok(metadata),
             Ok(Some(metadata)) => {
@@ -212,11 +228,7 @@ pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata,
 async fn of_origin(http: &dyn Http, server: &Url) -> Result<Metadata, Error> {
     endpoint("server", server.as_str())?;
     let place = at(server, SERVER_METADATA_PATH);
-    let found = match &place {
-        Some(place) => document::<Metadata>(http, place).await?,
-        None => None,
-    };
-    let Some(metadata) = found else {
+    let Some(metadata) = document::<Metadata>(http, &place).await? else {
         return Ok(Metadata::default_of(server));
     };
     let own = server.origin().ascii_serialization();

@@ -1,4 +1,5 @@
-//! Sign-in to servers: MCP authorization from 2025-03-26 to 2026-07-28, with Toolwharf as the OAuth client.
+//! Toolwharf as an OAuth client: sign-in to servers, which is MCP authorization from 2025-03-26 to 2026-07-28, and the
+//! requests with which `auth` lets people sign in at an OpenID Connect issuer.
 //!
 //! [`discover`] finds the authorization server of a protected server, [`identify`] chooses or registers the client,
 //! [`Attempt`] is a sign-in through a browser, [`device`] one without, and [`token`] makes the requests to the token
@@ -27,13 +28,14 @@ use http::{Request, Response};
 
 pub use self::{
     assertion::{exchange, of_assertion},
-    attempt::{Attempt, Callback},
+    attempt::{Attempt, Callback, authorization_url},
     challenge::Challenge,
     client::{Client, identify},
     device::{Device, Polled},
-    discovery::{Discovery, discover, discover_issuer},
+    discovery::{Discovery, discover, discover_issuer, first_of, well_known},
     error::{Code, Error, excerpt},
     metadata::Metadata,
+    request::{basic, document, parsed, post_form, random},
     token::Tokens,
 };
 

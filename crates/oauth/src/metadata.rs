@@ -19,6 +19,8 @@ pub struct Metadata {
     pub issuer: String,
     pub authorization_endpoint: Option<String>,
     pub token_endpoint: Option<String>,
+    pub jwks_uri: Option<String>,
+    pub introspection_endpoint: Option<String>,
     pub registration_endpoint: Option<String>,
     pub revocation_endpoint: Option<String>,
     pub device_authorization_endpoint: Option<String>,
@@ -63,7 +65,8 @@ impl Metadata {
         }
     }
 
-    pub(crate) fn supports_scope(&self, scope: &str) -> bool {
+    #[must_use]
+    pub fn supports_scope(&self, scope: &str) -> bool {
         let mut scopes = self.scopes_supported.iter().flatten().take(MAX_SCOPES);
         scopes.any(|known| known == scope)
     }

@@ -1,6 +1,9 @@
 //! Requests to issuers: fetching documents and posting forms.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use bytes::Bytes;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode,
@@ -44,35 +47,51 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// 32 random bytes as text, for a state, a verifier or an assertion's id.
-pub(crate) fn random() -> String {
+/// 32 random bytes as text, for a state, a nonce, a verifier or an assertion's id.
+#[must_use]
+pub fn random() -> String {
     URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
 /// Fetches a JSON document. `None` if the server responds with a 4xx status.
-pub(crate) async fn document<T: DeserializeOwned>(
-    http: &dyn Http,
-    url: &Url,
-) -> Result<Option<T>, Error> {
+///
+/// # Errors
+/// The response is missing, has another status, or is not the expected JSON.
+pub async fn document<T: DeserializeOwned>(http: &dyn Http, url: &Url) -> Result<Option<T>, Error> {
     let request = Request::get(url.as_str()).header(ACCEPT, "application/json");
     let response = send(http, url, request.body(Bytes::new())).await?;
-    let status = response.status();
-    if status.is_client_error() {
-        return Ok(None);
+    match response.status().is_client_error() {
+        true => Ok(None),
+        false => parsed(url, &response).map(Some),
     }
-    if status != StatusCode::OK {
-        return Err(unreadable(
-            url,
-            &format!("it answered HTTP {}", status.as_u16()),
-        ));
+}
+
+/// Reads the JSON of a successful response. The error does not quote it.
+///
+/// # Errors
+/// The status is not 200, or the body is not the expected JSON.
+pub fn parsed<T: DeserializeOwned>(url: &Url, response: &Response<Bytes>) -> Result<T, Error> {
+    if response.status() != StatusCode::OK {
+        let status = response.status().as_u16();
+        return Err(unreadable(url, &format!("it answered HTTP {status}")));
     }
     let read = serde_json::from_slice(response.body());
-    read.map(Some).map_err(|_| {
-        unreadable(
-            url,
-            "its response is not the JSON document that is expected there",
-        )
-    })
+    let why = "its response is not the JSON document that is expected there";
+    read.map_err(|_| unreadable(url, why))
+}
+
+/// The credentials of a client as a header. Each half is form-encoded first (RFC 6749, 2.3.1).
+///
+/// # Errors
+/// They cannot be sent in a header.
+pub fn basic(id: &str, secret: &str) -> Result<HeaderValue, Error> {
+    let half = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = STANDARD.encode(format!("{}:{}", half(id), half(secret)));
+    let value = HeaderValue::from_str(&format!("Basic {pair}"));
+    let mut value = value
+        .map_err(|_| Error::new(Code::NoClient, "the client id cannot be sent in a header"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 pub(crate) async fn post_json(
@@ -86,7 +105,11 @@ pub(crate) async fn post_json(
     send(http, url, request.body(body.to_string().into())).await
 }
 
-pub(crate) async fn post_form(
+/// Posts a form.
+///
+/// # Errors
+/// There is no response.
+pub async fn post_form(
     http: &dyn Http,
     url: &Url,
     form: &[(&str, String)],
@@ -142,8 +165,7 @@ pub(crate) fn refusal(response: &Response<Bytes>) -> (Option<String>, String) {
 }
 
 pub(crate) fn unreadable(url: &Url, why: &str) -> Error {
-    let mut place = url.clone();
-    place.set_query(None);
-    let what = format!("{} cannot be used: {why}", excerpt(place.as_str()));
+    let place = excerpt(&model::url_for_display(url.as_str()));
+    let what = format!("{place} cannot be used: {why}");
     Error::new(Code::Unreachable, what)
 }

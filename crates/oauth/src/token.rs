@@ -2,20 +2,18 @@
 
 use std::fmt;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use model::{ClientAuth, Login};
 use serde::{Deserialize, Serialize};
-use url::form_urlencoded;
 
 use crate::{
     Client, Discovery, Http,
     dpop::{self, Key},
     error::{Code, Error, excerpt},
     now,
-    request::{post_form, random, refusal, unreadable},
+    request::{basic, post_form, random, refusal, unreadable},
 };
 
 /// Maximum bytes of a token. Longer tokens are refused.
@@ -276,17 +274,7 @@ pub(crate) fn authenticate(
 ) -> Result<Option<HeaderValue>, Error> {
     let secret = client.secret.as_deref().unwrap_or_default();
     match client.auth {
-        ClientAuth::ClientSecretBasic => {
-            // RFC 6749, 2.3.1: each half is form-encoded first.
-            let half =
-                |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-            let pair = STANDARD.encode(format!("{}:{}", half(&client.id), half(secret)));
-            let mut value = HeaderValue::from_str(&format!("Basic {pair}")).map_err(|_| {
-                Error::new(Code::NoClient, "the client id cannot be sent in a header")
-            })?;
-            value.set_sensitive(true);
-            return Ok(Some(value));
-        }
+        ClientAuth::ClientSecretBasic => return basic(&client.id, secret).map(Some),
         ClientAuth::None => form.push(("client_id", client.id.clone())),
         ClientAuth::ClientSecretPost => {
             form.push(("client_id", client.id.clone()));

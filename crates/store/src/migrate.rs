@@ -14,7 +14,6 @@
 
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use crate::connect::Location;
@@ -166,7 +165,7 @@ fn check(applied: &[(i64, String)], tx: &Tx) -> Result<i64, OpenError> {
     for (version, digest) in applied {
         let index = usize::try_from(version - 1).unwrap_or(usize::MAX);
         let migration = MIGRATIONS.get(index).filter(|_| *version == next);
-        if migration.is_none_or(|known| *digest != checksum(text(known, tx))) {
+        if migration.is_none_or(|known| *digest != model::sha256_hex(text(known, tx))) {
             return Err(OpenError::Changed { version: *version });
         }
         next += 1;
@@ -193,7 +192,7 @@ async fn apply(tx: &mut Tx, version: i64) -> Result<(), Error> {
         "INSERT INTO kb.schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
         version,
         migration.name,
-        checksum(text),
+        model::sha256_hex(text),
         now().to_rfc3339(),
     )?;
     if version >= NEEDS_RECORDED {
@@ -212,10 +211,6 @@ fn text(migration: &Migration, tx: &Tx) -> &'static str {
         Tx::Sqlite(_) => migration.sqlite,
         Tx::Postgres(_) => migration.postgres,
     }
-}
-
-fn checksum(text: &str) -> String {
-    hex::encode(Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -6,13 +6,8 @@
 use std::time::Duration;
 
 use engine::{Gateway, Warning};
-use http_body_util::Full;
+use http_client::Client;
 use hyper::{Request, body::Bytes, header};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -20,12 +15,10 @@ const MAX_ATTEMPTS: u32 = 3;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-type Http = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
-
 /// Posts warnings in a loop, if the settings name a webhook.
 pub(crate) async fn run(gateway: &Gateway) {
     let mut warnings = gateway.warnings();
-    let mut http = None;
+    let http = Client::default();
     loop {
         let warning = match warnings.recv().await {
             Ok(warning) => warning,
@@ -41,28 +34,11 @@ pub(crate) async fn run(gateway: &Gateway) {
         let Some(url) = gateway.settings().hosting.webhook.clone() else {
             continue;
         };
-        if http.is_none() {
-            http = client();
-        }
-        if let Some(http) = &http {
-            post(http, &url, &warning).await;
-        }
+        post(&http, &url, &warning).await;
     }
 }
 
-fn client() -> Option<Http> {
-    let builder = match HttpsConnectorBuilder::new().with_native_roots() {
-        Ok(builder) => builder,
-        Err(error) => {
-            tracing::warn!("no webhook: the platform's root certificates cannot be read: {error}");
-            return None;
-        }
-    };
-    let connector = builder.https_or_http().enable_http1().build();
-    Some(Client::builder(TokioExecutor::new()).build(connector))
-}
-
-async fn post(http: &Http, url: &str, warning: &Warning) {
+async fn post(http: &Client, url: &str, warning: &Warning) {
     let body = json!({
         "type": "toolwharf.health_warning",
         "server": { "id": warning.id, "name": warning.name.as_str(), "project": warning.project.as_ref().map(|id| id.as_str()) },
@@ -73,7 +49,7 @@ async fn post(http: &Http, url: &str, warning: &Warning) {
     for attempt in 1..=MAX_ATTEMPTS {
         let request = Request::post(url)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body.clone()));
+            .body(body.clone());
         let request = match request {
             Ok(request) => request,
             Err(error) => {
@@ -84,10 +60,10 @@ async fn post(http: &Http, url: &str, warning: &Warning) {
                 return;
             }
         };
-        let why = match tokio::time::timeout(REQUEST_TIMEOUT, http.request(request)).await {
+        let why = match tokio::time::timeout(REQUEST_TIMEOUT, http.send(request)).await {
             Ok(Ok(response)) if response.status().is_success() => return,
             Ok(Ok(response)) => format!("it answered {}", response.status()),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => model::with_causes(&error),
             Err(_) => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
         };
         let url = model::url_for_display(url);

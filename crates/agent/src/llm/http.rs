@@ -13,13 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
+use http_body_util::BodyExt as _;
+use http_client::{Incoming, Options};
 use mcp::sse::{self, Parser};
 use serde::Deserialize;
 use serde_json::Value;
@@ -37,8 +32,6 @@ const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 /// Timeout for reading an error body.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limits of the idle connections: duration and number.
-const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_IDLE_CONNECTIONS: usize = 8;
 /// Timeout for the end of a body after the last event.
 const LAST_CHUNK_TIMEOUT: Duration = Duration::from_millis(25);
@@ -173,30 +166,13 @@ pub(super) enum Broken {
 pub struct Client(Arc<Inner>);
 
 struct Inner {
-    http: Http,
+    http: http_client::Client,
     uri: Uri,
     headers: HeaderMap,
     key: Option<ApiKey>,
     timeouts: Timeouts,
     retry: Retry,
     max_answer: usize,
-}
-
-enum Http {
-    Plain(legacy::Client<HttpConnector, Full<Bytes>>),
-    Tls(legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
-}
-
-impl Http {
-    async fn request(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, legacy::Error> {
-        match self {
-            Self::Plain(client) => client.request(request).await,
-            Self::Tls(client) => client.request(request).await,
-        }
-    }
 }
 
 impl Client {
@@ -219,36 +195,11 @@ impl Client {
                 "the model's base URL {shown} is not a URL: {error}"
             ))
         })?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.enforce_http(false);
-        connector.set_connect_timeout(Some(endpoint.timeouts.connect));
-        let mut builder = legacy::Client::builder(TokioExecutor::new());
-        builder
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
-        let http = match (uri.scheme_str(), uri.host()) {
-            (Some("http"), Some(_)) => Http::Plain(builder.build(connector)),
-            (Some("https"), Some(_)) => {
-                let tls = HttpsConnectorBuilder::new()
-                    .with_provider_and_native_roots(rustls::crypto::ring::default_provider())
-                    .map_err(|error| {
-                        settings(format!(
-                            "the platform's root certificates cannot be read: {error}"
-                        ))
-                    })?
-                    .https_only()
-                    .enable_http1()
-                    .wrap_connector(connector);
-                Http::Tls(builder.build(tls))
-            }
-            _ => {
-                return Err(settings(format!(
-                    "the model's base URL {shown} must begin with http:// or https:// and name a host"
-                )));
-            }
-        };
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+            return Err(settings(format!(
+                "the model's base URL {shown} must begin with http:// or https:// and name a host"
+            )));
+        }
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -279,7 +230,11 @@ impl Client {
             headers.insert(name.clone(), key.header(prefix));
         }
         Ok(Self(Arc::new(Inner {
-            http,
+            http: http_client::Client::new(Options {
+                connect_timeout: endpoint.timeouts.connect,
+                max_idle: MAX_IDLE_CONNECTIONS,
+                ..Options::default()
+            }),
             uri,
             headers,
             key: key.map(|(key, ..)| key),
@@ -476,11 +431,11 @@ impl Inner {
     }
 
     async fn send(&self, body: Bytes) -> Result<Response<Incoming>, Fault> {
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        match timeout(self.timeouts.answer, self.http.request(request)).await {
+        match timeout(self.timeouts.answer, self.http.send(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(Fault::Passing {
                 kind: "connection".to_owned(),
@@ -520,9 +475,9 @@ impl Inner {
             .headers()
             .get("x-should-retry")
             .and_then(|word| word.to_str().ok()?.parse::<bool>().ok());
-        let body = Limited::new(response.into_body(), MAX_ERROR_BODY_BYTES).collect();
+        let body = http_client::collect(response.into_body(), MAX_ERROR_BODY_BYTES);
         let text = match timeout(ERROR_BODY_TIMEOUT, body).await {
-            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Ok(body)) => body,
             _ => Bytes::new(),
         };
         let (kind, message) = match serde_json::from_slice::<Body>(&text).map(|body| body.error) {

@@ -14,7 +14,7 @@ use super::{
     Clients, ENTRY_NAME, Error, blocking, diff,
     keys::{Keyring, Made},
     of, parsed,
-    record::{Moved, Record, digest},
+    record::{Moved, Record},
 };
 use crate::{loop_detection::LoopDetection, registry, startup};
 
@@ -200,7 +200,7 @@ impl Clients {
         let record = Record {
             file: plan.disk.path.clone(),
             existed: plan.base.is_some(),
-            left: digest(&new),
+            left: model::sha256_hex(&new),
             key: key.cloned().unwrap_or_default(),
             project: plan.wish.project.clone(),
             moved: plan.moved(),

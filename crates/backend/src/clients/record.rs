@@ -14,7 +14,6 @@ use config::{CLIENTS, Client};
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::Error;
 
@@ -53,10 +52,6 @@ pub(super) struct Records {
 /// The file with a client's key.
 pub fn token_file(data_dir: &Path, client: &Client) -> PathBuf {
     Records::new(data_dir).path(client, "key")
-}
-
-pub(super) fn digest(text: &str) -> String {
-    hex::encode(Sha256::digest(text))
 }
 
 impl Records {

@@ -4,10 +4,7 @@ use config::{Client, ClientFile, OnDisk, Sources};
 use model::ServerName;
 
 use super::{
-    Clients, ENTRY_NAME, Error, blocking, diff,
-    keys::Keyring,
-    of, parsed,
-    record::{Record, digest},
+    Clients, ENTRY_NAME, Error, blocking, diff, keys::Keyring, of, parsed, record::Record,
 };
 use crate::registry;
 
@@ -48,7 +45,7 @@ impl Clients {
         let (text, restored) = match &disk.text {
             None => (None, Restored::Nothing),
             text if *text == before => (before, Restored::Nothing),
-            Some(text) if digest(text) == record.left => {
+            Some(text) if model::sha256_hex(text) == record.left => {
                 put_back = record.moved.iter().map(|it| it.name.clone()).collect();
                 (before, Restored::Whole)
             }

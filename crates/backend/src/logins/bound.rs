@@ -9,7 +9,6 @@
 
 use model::{LoginMode, ServerKey};
 use oauth::{Code, Discovery};
-use sha2::{Digest as _, Sha256};
 use store::Page;
 
 use super::{Logins, Place, mode, opened};
@@ -30,7 +29,7 @@ impl Logins {
         let (Some(url), Some(id), None) = (&place.url, &login.client_id, &login.issuer) else {
             return Ok(());
         };
-        let client = hex::encode(Sha256::digest(format!("{id}\0{url}")));
+        let client = model::sha256_hex(format!("{id}\0{url}"));
         let found = &discovery.metadata.issuer;
         let bound = async {
             let known = self.store.login_issuer_get(server, &client).await?;

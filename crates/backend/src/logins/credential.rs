@@ -20,7 +20,7 @@ use oauth::{Challenge, Code, Tokens, dpop::Prover, token};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{io::AsyncReadExt as _, sync::watch, time::Instant};
 
-use super::{Http, Id, Logins, Place, Stored, discover, mode, opened};
+use super::{Id, Logins, Place, Stored, discover, mode, opened};
 
 /// Seconds before expiry at which a token is renewed; 10 % of its lifetime if that is less.
 const RENEW_AHEAD_SECONDS: i64 = 60;
@@ -377,7 +377,7 @@ impl Credential {
         version: i64,
         is_refused: bool,
     ) -> Result<Option<Access>, SignIn> {
-        let http = self.http(logins);
+        let http = logins.http(&self.place);
         let Stored {
             tokens,
             discovery,
@@ -444,7 +444,7 @@ impl Credential {
     /// Gets a token for Toolwharf itself.
     async fn obtain(&self, logins: &Logins, version: i64) -> Result<Access, SignIn> {
         let challenge = self.challenge();
-        let (http, login) = (self.http(logins), &self.place.login);
+        let (http, login) = (logins.http(&self.place), &self.place.login);
         let obtained = async {
             let discovery = discover(&http, &self.place, &challenge).await?;
             logins
@@ -596,13 +596,6 @@ impl Credential {
             return self.obtain(&logins, version + 1).await;
         }
         Err(self.needed(&format!("its sign-in lacks the scopes `{missing}`")))
-    }
-
-    fn http<'a>(&self, logins: &'a Logins) -> Http<'a> {
-        Http {
-            connector: &logins.connector,
-            public_only: self.place.public_only,
-        }
     }
 
     fn needed(&self, why: &str) -> SignIn {

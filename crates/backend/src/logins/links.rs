@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Http, Logins, Stored, credential::Credential, discover};
+use super::{Logins, Stored, credential::Credential, discover};
 use crate::projects::Projects;
 use auth::tickets::{Kind, LINK, Tickets};
 
@@ -274,7 +274,7 @@ impl Logins {
         &self,
         credential: &Credential,
     ) -> Result<(Discovery, Client), oauth::Error> {
-        let (http, login) = (self.http(credential), &credential.place.login);
+        let (http, login) = (self.http(&credential.place), &credential.place.login);
         let challenge = self.challenge(credential).await;
         let discovery = discover(&http, &credential.place, &challenge).await?;
         self.bind(&credential.id.server, &credential.place, &discovery)
@@ -303,20 +303,13 @@ impl Logins {
         let Ok(request) = request else {
             return Challenge::default();
         };
-        match oauth::Http::send(&self.http(credential), request).await {
+        match oauth::Http::send(&self.http(&credential.place), request).await {
             Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
                 let said = answer.headers().get(WWW_AUTHENTICATE);
                 let said = said.and_then(|value| value.to_str().ok());
                 Challenge::parse(said.unwrap_or_default())
             }
             _ => Challenge::default(),
-        }
-    }
-
-    fn http(&self, credential: &Credential) -> Http<'_> {
-        Http {
-            connector: &self.connector,
-            public_only: credential.place.public_only,
         }
     }
 
@@ -373,7 +366,7 @@ impl Logins {
             });
         };
         let (discovery, client) = (attempt.discovery.clone(), attempt.client.clone());
-        let http = self.http(&credential);
+        let http = self.http(&credential.place);
         let tokens = attempt
             .finish(&http, callback, &credential.place.login)
             .await?;
@@ -463,7 +456,8 @@ impl Logins {
     ) -> Result<LoginBegun, oauth::Error> {
         let (discovery, client) = self.introduce(credential).await?;
         let login: &Login = &credential.place.login;
-        let device = Device::begin(&self.http(credential), &discovery, &client, login).await?;
+        let device =
+            Device::begin(&self.http(&credential.place), &discovery, &client, login).await?;
         let ends_at = device.expires_at();
         let begun = LoginBegun {
             user_code: Some(device.user_code.clone()),
@@ -509,7 +503,7 @@ impl Logins {
                     what,
                 });
             }
-            let http = self.http(credential);
+            let http = self.http(&credential.place);
             match device
                 .poll(&http, discovery, client, &credential.place.login)
                 .await

@@ -27,7 +27,8 @@ use engine::{
 };
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use mcp::client::{Authorize, Connector, SignIn};
+use http_client::{Client as HttpClient, Options};
+use mcp::client::{Authorize, SignIn};
 use model::{Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
 use oauth::{Challenge, Client, Discovery, Identity, Tokens};
 use parking_lot::Mutex;
@@ -49,6 +50,7 @@ use auth::tickets::Tickets;
 
 /// Maximum bytes of a document from an issuer.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
+const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum cached credentials. Those without a connection are evicted first.
 const MAX_CACHED: usize = 4096;
 /// Time limit for ending a connection.
@@ -93,7 +95,9 @@ pub struct Logins {
     this: Weak<Self>,
     store: Store,
     master: Arc<Master>,
-    connector: Connector,
+    http: HttpClient,
+    /// For the sign-ins of servers whose author is not trusted.
+    public_http: HttpClient,
     key: OnceCell<DataKey>,
     gateway: OnceLock<Gateway>,
     /// Unset if no listener is running.
@@ -124,7 +128,8 @@ impl Logins {
             this: this.clone(),
             store,
             master,
-            connector: Connector::new(),
+            http: HttpClient::new(Options::guarded(false)),
+            public_http: HttpClient::new(Options::guarded(true)),
             key: OnceCell::new(),
             gateway: OnceLock::new(),
             listening: OnceLock::new(),
@@ -133,6 +138,13 @@ impl Logins {
             tasks: TaskTracker::new(),
             usual,
             metadata_url: settings.client_metadata_url.clone(),
+        })
+    }
+
+    fn http(&self, place: &Place) -> Http<'_> {
+        Http(match place.public_only {
+            true => &self.public_http,
+            false => &self.http,
         })
     }
 
@@ -360,11 +372,7 @@ impl Logins {
                 discovery,
                 client,
             } = opened(self, id, row).await?;
-            let (connector, public_only) = (&self.connector, credential.place.public_only);
-            let http = Http {
-                connector,
-                public_only,
-            };
+            let http = self.http(&credential.place);
             let login = &credential.place.login;
             oauth::token::revoke(&http, &discovery, &client, login, &tokens).await?;
             anyhow::Ok(())
@@ -475,18 +483,12 @@ impl engine::Logins for Logins {
     }
 }
 
-/// Requests to issuers and for metadata. `public_only` limits them if the server's author is not trusted.
-struct Http<'a> {
-    connector: &'a Connector,
-    public_only: bool,
-}
+/// Requests to issuers and for metadata.
+struct Http<'a>(&'a HttpClient);
 
 impl oauth::Http for Http<'_> {
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, String>> {
-        let sending = self
-            .connector
-            .fetch(request, MAX_DOCUMENT_BYTES, self.public_only);
-        Box::pin(sending)
+        Box::pin(self.0.fetch(request, MAX_DOCUMENT_BYTES, FETCH_TIMEOUT))
     }
 }
 

@@ -7,14 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use http_client::{Client, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use model::Hidden;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -31,9 +26,6 @@ pub(super) const LABEL_HOSTING: &str = "toolwharf-hosting";
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for creating a sandbox. E2B promises one second, but may have to fetch the template.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Idle connections are closed after this time.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of a response in bytes.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
 /// Error texts of E2B are cut to this length in characters.
@@ -42,10 +34,9 @@ const MAX_ERROR_CHARS: usize = 500;
 const PAGE_SIZE: usize = 100;
 const MAX_PAGES: usize = 100;
 
-type Http = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
-
 pub(super) struct Api {
-    http: Http,
+    /// Speaks HTTP/1.1, which gives each stream its own connection: an unread one does not block others.
+    http: Client,
     url: String,
     sandbox_url: Option<String>,
     /// The domain of sandboxes, if the API does not name one.
@@ -153,28 +144,10 @@ impl Api {
             .filter(|value| !value.is_empty())
             .ok_or_else(|| refused("e2b_api_key", "it is not a valid key".to_owned()))?;
         header.set_sensitive(true);
-        let mut http = HttpConnector::new();
-        http.set_nodelay(true);
-        http.enforce_http(false);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let https = HttpsConnectorBuilder::new()
-            .with_native_roots()
-            .map_err(|error| {
-                Error::Unavailable(format!(
-                    "the root certificates of this host cannot be read: {error}; `apt-get install ca-certificates`"
-                ))
-            })?
-            .https_or_http()
-            // HTTP/1.1 gives each stream its own connection, so an unread one does not block others.
-            .enable_http1()
-            .wrap_connector(http);
         let host = url.split_once("://").map_or("", |(_, host)| host);
         let host = host.split(['/', ':']).next().unwrap_or_default();
         Ok(Self {
-            http: Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE_TIMEOUT)
-                .build(https),
+            http: Client::default(),
             domain: host.strip_prefix("api.").unwrap_or(host).to_owned(),
             url,
             sandbox_url,
@@ -330,7 +303,7 @@ impl Api {
         }
         let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let request = request
-            .body(Full::new(body))
+            .body(body)
             .map_err(|error| failed(format!("cannot {what}: {error}")))?;
         let answer = async {
             let response = self.send(what, request).await?;
@@ -349,9 +322,9 @@ impl Api {
     pub(super) async fn send(
         &self,
         what: &str,
-        request: Request<Full<Bytes>>,
+        request: Request<Bytes>,
     ) -> Result<Response<Incoming>, Call> {
-        let response = self.http.request(request).await;
+        let response = self.http.send(request).await;
         response.map_err(|error| {
             failed(format!(
                 "cannot {what}: {}",
@@ -361,14 +334,8 @@ impl Api {
     }
 
     pub(super) async fn read(&self, what: &str, body: Incoming) -> Result<Bytes, Call> {
-        let read = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
-        let read = read.map_err(|error| {
-            failed(format!(
-                "cannot {what}: {}",
-                self.blot(&model::with_causes(&*error))
-            ))
-        })?;
-        Ok(read.to_bytes())
+        let read = http_client::collect(body, MAX_RESPONSE_BYTES).await;
+        read.map_err(|why| failed(format!("cannot {what}: {why}")))
     }
 
     /// Parses the error in a response.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf as _, Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
@@ -125,7 +125,7 @@ impl Envd {
         let request = self
             .request("Start", "application/connect+json")
             .header("keepalive-ping-interval", PING_INTERVAL_SECS.to_string())
-            .body(Full::new(body.freeze()));
+            .body(body.freeze());
         let starting = async {
             let request = request.map_err(|error| failed(error.to_string()))?;
             let response = self.inner.api.send(WHAT, request).await?;
@@ -217,7 +217,7 @@ impl Envd {
         }
         let request = self
             .request(method, "application/json")
-            .body(Full::new(Bytes::from(asked.to_string())));
+            .body(Bytes::from(asked.to_string()));
         let calling = async {
             let request = request.map_err(|error| failed(error.to_string()))?;
             let response = self.inner.api.send(what, request).await?;

@@ -12,7 +12,6 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use model::{AuditBodies, ProjectId};
 use runtime::Repeats;
-use sha2::{Digest, Sha256};
 use store::{CallEnd, CallStatus, CallSteps, CallWrite, CallWriter, NewCall};
 use tokio::{
     sync::{
@@ -134,7 +133,7 @@ impl Audit {
             caller: intent.caller.to_owned(),
             server: intent.server.to_owned(),
             tool: intent.tool.to_owned(),
-            arguments_digest: digest(intent.arguments),
+            arguments_digest: model::sha256_hex(intent.arguments),
             arguments,
             started_at: store::now(),
             replay_of: intent.replay_of.map(str::to_owned),
@@ -263,7 +262,12 @@ impl Record {
         let pending = &mut self.pending;
         let end = CallEnd {
             steps: outcome.steps,
-            ..pending.end(outcome.status, error, outcome.result.map(digest), result)
+            ..pending.end(
+                outcome.status,
+                error,
+                outcome.result.map(model::sha256_hex),
+                result,
+            )
         };
         let (done, written) = oneshot::channel();
         pending.give(end, Some(done));
@@ -306,10 +310,6 @@ impl Drop for Pending {
             self.give(self.end(CallStatus::Cancelled, None, None, None), None);
         }
     }
-}
-
-fn digest(text: &[u8]) -> String {
-    hex::encode(Sha256::digest(text))
 }
 
 async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {

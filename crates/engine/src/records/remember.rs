@@ -14,7 +14,6 @@ use mcp::{
     json::{self, Object, as_string, quote},
 };
 use model::{NativeName, Pinning};
-use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Item, ListKind, remembered_item};
 
@@ -196,7 +195,7 @@ pub fn compare(
 pub fn definition_digest(raw: &[u8]) -> String {
     let mut canonical = String::with_capacity(raw.len());
     canonical_value(raw, true, &mut canonical);
-    hex::encode(Sha256::digest(canonical.as_bytes()))
+    model::sha256_hex(canonical)
 }
 
 /// Sorts keys, drops white space, and writes each string in one form. The depth is bounded because the text was

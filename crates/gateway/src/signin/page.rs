@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::HttpGateway;
-use auth::{Answer, Principal, Refused};
+use auth::{Principal, Refused};
 use backend::html::escaped;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; \
@@ -210,12 +210,8 @@ async fn begin(
 async fn finish(State(front): SignIn, headers: HeaderMap, body: String) -> Response {
     let finishing = async {
         own_page(&front, &headers)?;
-        let mut answer = Answer::default();
-        for (name, value) in url::form_urlencoded::parse(body.as_bytes()) {
-            answer.take(&name, value.into_owned());
-        }
         let identities = front.guard().identities();
-        let finished = identities.codes.finish(&identities.tokens, answer).await;
+        let finished = identities.codes.finish(&identities.tokens, &body).await;
         let (who, next) = finished.map_err(No::of)?;
         open(&front, &who, &next).await
     };

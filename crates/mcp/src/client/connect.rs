@@ -10,8 +10,6 @@ use crate::client::handshake::ConnectError;
 use crate::client::handshake::Options;
 use std::time::Duration;
 
-use ::http::{Request, Response};
-use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
@@ -70,61 +68,6 @@ impl Connector {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sends a request outside of any MCP connection, and reads a response of at most `max` bytes. Does not follow
-    /// redirects.
-    ///
-    /// # Errors
-    /// Why the request failed.
-    pub async fn fetch(
-        &self,
-        request: Request<Bytes>,
-        max: usize,
-        public_only: bool,
-    ) -> Result<Response<Bytes>, String> {
-        let within = http::FETCH_TIMEOUT;
-        self.fetch_within(request, max, public_only, within).await
-    }
-
-    /// [`Connector::fetch`] with a timeout of `within`.
-    ///
-    /// # Errors
-    /// Why the request failed.
-    pub async fn fetch_within(
-        &self,
-        request: Request<Bytes>,
-        max: usize,
-        public_only: bool,
-        within: Duration,
-    ) -> Result<Response<Bytes>, String> {
-        let pool = if public_only {
-            &self.public
-        } else {
-            &self.http
-        };
-        pool.fetch(request, max, within).await
-    }
-
-    /// [`Connector::fetch_within`] for a large file: the bytes are written to `into` as they arrive instead of being
-    /// held in memory.
-    ///
-    /// # Errors
-    /// Why the download failed. `into` may then hold a part of the file.
-    pub async fn fetch_into(
-        &self,
-        request: Request<Bytes>,
-        max: usize,
-        public_only: bool,
-        within: Duration,
-        into: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<Response<()>, String> {
-        let pool = if public_only {
-            &self.public
-        } else {
-            &self.http
-        };
-        pool.fetch_into(request, max, within, into).await
     }
 
     /// Connects to `target`.

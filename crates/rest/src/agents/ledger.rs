@@ -10,7 +10,6 @@ use engine::Gateway;
 use futures_util::future::BoxFuture;
 use model::{AuditBodies, ProjectId};
 use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use store::{CallWrite, Store};
 use tokio::time::Instant;
 
@@ -46,10 +45,6 @@ fn failed(error: impl std::fmt::Display) -> LedgerError {
     LedgerError(error.to_string())
 }
 
-fn digest(text: &str) -> String {
-    hex::encode(Sha256::digest(text.as_bytes()))
-}
-
 impl Ledger for Records {
     fn run_open(&self, run: NewRun) -> BoxFuture<'_, Result<RunId, LedgerError>> {
         Box::pin(async move {
@@ -75,7 +70,7 @@ impl Ledger for Records {
                     caller: CALLER.to_owned(),
                     server: agent::NATIVE_SERVER.to_owned(),
                     tool: call.tool,
-                    arguments_digest: digest(call.arguments.get()),
+                    arguments_digest: model::sha256_hex(call.arguments.get()),
                     arguments: (bodies == AuditBodies::Full)
                         .then(|| call.arguments.get().to_owned()),
                     started_at: store::now(),
@@ -104,7 +99,7 @@ impl Ledger for Records {
                     CallStatus::Cancelled => store::CallStatus::Cancelled,
                 },
                 error: end.error,
-                result_digest: end.result.as_deref().map(digest),
+                result_digest: end.result.as_deref().map(model::sha256_hex),
                 result: end.result.filter(|_| full),
                 finished_at: store::now(),
                 duration_us: i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX),

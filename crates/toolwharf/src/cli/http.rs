@@ -8,14 +8,14 @@ use anyhow::{Context, anyhow, bail};
 use api::Problem;
 use api::Wrong;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, StatusCode, body::Incoming, header};
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt;
+use http_client::{Client, Incoming, Options, cause, collect};
+use hyper::{Method, Request, StatusCode, header};
 use mcp::sse::{Event, Parser};
 use model::ProjectId;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 /// Default timeout. The gateway may have to wait for servers and for a file lock.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,8 +28,7 @@ const MAX_EVENT_BYTES: usize = 256 << 20;
 /// The REST API of a gateway.
 #[derive(Clone)]
 pub(super) struct Api {
-    /// `host:port`
-    authority: String,
+    client: Client,
     /// `http://host:port`
     pub(super) url: String,
     pub(super) token: Option<String>,
@@ -47,21 +46,10 @@ pub(super) struct Refused {
     pub(super) wrong: Vec<Wrong>,
 }
 
-/// No process listens at the address.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot reach the gateway at {url}")]
-pub(super) struct Unreachable {
-    url: String,
-    #[source]
-    source: std::io::Error,
-}
-
 /// A response whose body has not been read yet.
 pub(super) struct Answer {
     body: Incoming,
     events: Parser,
-    // Owns the connection.
-    _driver: JoinSet<()>,
 }
 
 impl Answer {
@@ -106,7 +94,11 @@ impl Api {
         let authority = format!("{host}:{}", parsed.port().unwrap_or(80));
         Ok(Self {
             url: format!("http://{authority}"),
-            authority,
+            client: Client::new(Options {
+                connect_timeout: CONNECT_TIMEOUT,
+                max_idle: 0,
+                ..Options::default()
+            }),
             token,
             patience: DEFAULT_TIMEOUT,
         })
@@ -163,7 +155,7 @@ impl Api {
     ) -> anyhow::Result<T> {
         let answer = timeout(self.patience, async {
             let answer = self.open(method, path, body, headers).await?;
-            collect(answer.body).await
+            self.whole(answer.body).await
         });
         let mut text = answer.await.map_err(|_| self.silent())??;
         if text.is_empty() {
@@ -180,10 +172,15 @@ impl Api {
     pub(super) async fn text(&self, path: &str) -> anyhow::Result<String> {
         let answer = timeout(self.patience, async {
             let answer = self.open(Method::GET, path, Bytes::new(), &[]).await?;
-            collect(answer.body).await
+            self.whole(answer.body).await
         });
         let text = answer.await.map_err(|_| self.silent())??;
         Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    async fn whole(&self, body: Incoming) -> anyhow::Result<Bytes> {
+        let read = collect(body, MAX_RESPONSE_BYTES).await;
+        read.map_err(|why| anyhow!("the gateway did not respond in full: {why}"))
     }
 
     fn silent(&self) -> anyhow::Error {
@@ -197,7 +194,7 @@ impl Api {
     /// Sends a request. Returns a successful response.
     ///
     /// # Errors
-    /// [`Unreachable`], [`Refused`], or a connection error.
+    /// [`Refused`], or a connection error.
     pub(super) async fn open(
         &self,
         method: Method,
@@ -205,28 +202,9 @@ impl Api {
         body: Bytes,
         headers: &[(header::HeaderName, &str)],
     ) -> anyhow::Result<Answer> {
-        let unreachable = |source| Unreachable {
-            url: self.url.clone(),
-            source,
-        };
-        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority))
-            .await
-            .map_err(|_| unreachable(std::io::ErrorKind::TimedOut.into()))?
-            .map_err(unreachable)?;
-        let _ = stream.set_nodelay(true);
-        let broken = || format!("the connection to {} broke", self.url);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .with_context(broken)?;
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // Its error reaches the caller through the request or the body.
-            let _ = connection.await;
-        });
         let mut request = Request::builder()
             .method(method)
-            .uri(path)
-            .header(header::HOST, &self.authority);
+            .uri(format!("{}{path}", self.url));
         for (name, value) in headers {
             request = request.header(name, *value);
         }
@@ -239,25 +217,30 @@ impl Api {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(body)).map_err(|_| {
+        let request = request.body(body).map_err(|_| {
             // The path is valid, so the token must be invalid. It is not shown.
             anyhow!(
                 "the token cannot be sent: it contains a line break or another invalid character"
             )
         })?;
-        let response = timeout(self.patience, sender.send_request(request))
+        let response = timeout(self.patience, self.client.send(request))
             .await
             .map_err(|_| self.silent())?
-            .with_context(broken)?;
+            .map_err(|error| {
+                let (url, why) = (&self.url, cause(&error));
+                match error.is_connect() {
+                    true => anyhow!("cannot reach the gateway at {url}: {why}"),
+                    false => anyhow!("the connection to {url} broke: {why}"),
+                }
+            })?;
         let (head, body) = response.into_parts();
         if head.status.is_success() {
             return Ok(Answer {
                 body,
                 events: Parser::new(MAX_EVENT_BYTES),
-                _driver: driver,
             });
         }
-        let text = timeout(self.patience, collect(body))
+        let text = timeout(self.patience, self.whole(body))
             .await
             .map_err(|_| self.silent())??;
         Err(self.refusal(head.status, &text).into())
@@ -288,14 +271,6 @@ impl Api {
             detail,
             wrong,
         }
-    }
-}
-
-async fn collect(body: Incoming) -> anyhow::Result<Bytes> {
-    let collected = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
-    match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) => bail!("the gateway's response was cut off: {error}"),
     }
 }
 

@@ -23,7 +23,6 @@ use super::{
     link::{Core, HttpLink, MCP_METHOD, method_header},
     pool::{Answering, Body},
 };
-use crate::client::http::pool::cause;
 use crate::{
     Era, Frame, Kind, RpcError,
     frame::Invalid,
@@ -32,6 +31,7 @@ use crate::{
     protocol::method,
     sse::{self, Parser},
 };
+use http_client::cause;
 
 /// Maximum bytes read of an error body that is not JSON.
 const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;

@@ -1,6 +1,6 @@
 //! The shared state and background tasks of one MCP connection over streamable HTTP.
 
-use crate::client::http::pool::cause;
+use http_client::cause;
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,

@@ -13,7 +13,6 @@ mod listen;
 mod passage;
 mod pool;
 pub(super) mod sse;
-mod tcp;
 mod wire;
 
 pub(super) use self::{
@@ -21,12 +20,12 @@ pub(super) use self::{
     detect::connect,
     endpoint::{Endpoint, resolve},
     link::HttpLink,
-    pool::{Body, FETCH_TIMEOUT},
+    pool::Body,
 };
 pub use self::{
     call::HttpCall,
     passage::{Passage, PassageError, Reply},
     pool::Pool,
 };
-pub(super) use crate::client::http::pool::cause;
 pub use crate::headers::HeaderList;
+pub(super) use http_client::cause;

@@ -13,13 +13,13 @@ use super::{
     endpoint::Endpoint,
     pool::Body,
 };
-use crate::client::http::pool::cause;
 use crate::{
     client::ConnectError,
     gather::{Unread, Whole},
     headers::HeaderList,
     sse::{Event, Parser},
 };
+use http_client::cause;
 
 /// An endpoint and its connection pool.
 pub struct Passage {

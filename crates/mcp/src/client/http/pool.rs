@@ -4,7 +4,6 @@
 //! also avoids a task switch between a request and its connection ([`super::wire`]). TLS connections, with HTTP/1 or
 //! HTTP/2, come from hyper's pool.
 
-use crate::client::http::tcp::BoxError;
 use std::{
     pin::Pin,
     sync::Arc,
@@ -16,39 +15,25 @@ use bytes::Bytes;
 use http::{
     Request, Response, StatusCode, Uri,
     header::{AUTHORIZATION, HOST, HeaderName, WWW_AUTHENTICATE},
-    uri::Scheme,
 };
 use http_body::{Frame, SizeHint};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
+use http_client::{BoxError, Connector, KEEPALIVE, Options, Tcp};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::{
     client::legacy::Client,
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioTimer},
 };
-use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::OnceCell,
-};
-use tower_service::Service;
 
 use super::{
     super::{Access, Authorize, SignIn, Token},
     endpoint::{Endpoint, Origin},
-    tcp::{KEEPALIVE, Tcp},
     wire::{Wire, WireBody, Wires},
 };
 
-/// Maximum idle connections per host.
-const MAX_IDLE_PER_HOST: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for the response to an HTTP/2 ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for name lookup, TCP and TLS together.
-const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Timeout for a request outside of any MCP connection.
-pub(in crate::client) const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Buffer of an HTTP/1 connection in bytes. It limits a response head.
 const HTTP1_BUFFER_BYTES: usize = 256 * 1024;
 
@@ -137,15 +122,16 @@ impl Default for Pool {
 impl Pool {
     /// `public_only`: connect only to addresses on the public internet.
     pub(in crate::client) fn new(public_only: bool) -> Self {
-        let connector = Connector::new(public_only);
+        let options = Options::guarded(public_only);
+        let connector = Connector::new(options);
         Self {
-            http: connector.http.clone(),
+            http: connector.tcp().clone(),
             wires: Wires::default(),
             client: Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+                .pool_max_idle_per_host(options.max_idle)
                 .http1_max_buf_size(HTTP1_BUFFER_BYTES)
                 .http2_keep_alive_interval(KEEPALIVE)
                 .http2_keep_alive_timeout(PING_TIMEOUT)
@@ -171,72 +157,6 @@ impl Pool {
                 Box::pin(authorized(pool, origin, authorize.clone(), request))
             }
         }
-    }
-
-    /// Sends a request outside of any MCP connection and reads its whole response.
-    ///
-    /// # Errors
-    /// Why there was no response of at most `max` bytes within that time.
-    pub(in crate::client) async fn fetch(
-        &self,
-        request: Request<Bytes>,
-        max: usize,
-        within: Duration,
-    ) -> Result<Response<Bytes>, String> {
-        let origin = Origin::new(request.uri());
-        let fetching = async {
-            let answer = self.request(&origin, request.map(Full::new)).await;
-            let answer = answer.map_err(|error| cause(&error))?;
-            let (head, body) = answer.into_parts();
-            let body = Limited::new(body, max).collect().await;
-            let body =
-                body.map_err(|_| format!("its response broke off, or is longer than {max} bytes"))?;
-            Ok(Response::from_parts(head, body.to_bytes()))
-        };
-        let late = |_| Err(format!("no answer within {} s", within.as_secs()));
-        tokio::time::timeout(within, fetching)
-            .await
-            .unwrap_or_else(late)
-    }
-
-    /// Sends a request. If the status is 200, writes the response body to `into` as it arrives.
-    ///
-    /// # Errors
-    /// The request failed, took longer than `within`, or the body is longer than `max` bytes. `into` may then hold a
-    /// part of the body.
-    pub(in crate::client) async fn fetch_into(
-        &self,
-        request: Request<Bytes>,
-        max: usize,
-        within: Duration,
-        into: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<Response<()>, String> {
-        let origin = Origin::new(request.uri());
-        let fetching = async {
-            let answer = self.request(&origin, request.map(Full::new)).await;
-            let answer = answer.map_err(|error| cause(&error))?;
-            let (head, body) = answer.into_parts();
-            if head.status != StatusCode::OK {
-                return Ok(Response::from_parts(head, ()));
-            }
-            let mut body = Limited::new(body, max);
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| {
-                    format!("its response broke off, or is longer than {max} bytes")
-                })?;
-                if let Ok(data) = frame.into_data() {
-                    let written = into.write_all(&data).await;
-                    written.map_err(|error| format!("its response cannot be written: {error}"))?;
-                }
-            }
-            let flushed = into.flush().await;
-            flushed.map_err(|error| format!("its response cannot be written: {error}"))?;
-            Ok(Response::from_parts(head, ()))
-        };
-        let late = |_| Err(format!("no answer within {} s", within.as_secs()));
-        tokio::time::timeout(within, fetching)
-            .await
-            .unwrap_or_else(late)
     }
 
     /// Starts a request to `origin`. Nothing is sent until the future is polled. Does not follow redirects.
@@ -384,86 +304,7 @@ async fn plain(
     }
 }
 
-async fn connect(mut http: Tcp, uri: Uri) -> Result<Wire, Error> {
-    let connected = establish(http.call(uri)).await.map_err(Error::Connect)?;
+async fn connect(http: Tcp, uri: Uri) -> Result<Wire, Error> {
+    let connected = http.connect(uri).await.map_err(Error::Connect)?;
     Wire::new(connected).await.map_err(Error::Broken)
-}
-
-/// Waits for a connection with a timeout.
-async fn establish<T, E: Into<BoxError>>(
-    connecting: impl Future<Output = Result<T, E>>,
-) -> Result<T, BoxError> {
-    let connected = tokio::time::timeout(ESTABLISH_TIMEOUT, connecting).await;
-    let late = || {
-        format!(
-            "no connection within {} seconds",
-            ESTABLISH_TIMEOUT.as_secs()
-        )
-    };
-    connected.map_err(|_| late())?.map_err(Into::into)
-}
-
-#[derive(Clone)]
-struct Connector {
-    http: Tcp,
-    https: Arc<OnceCell<HttpsConnector<Tcp>>>,
-}
-
-type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
-
-impl Connector {
-    fn new(public_only: bool) -> Self {
-        Self {
-            http: Tcp::new(public_only),
-            https: Arc::default(),
-        }
-    }
-
-    async fn connect(mut self, uri: Uri) -> Result<Stream, BoxError> {
-        if uri.scheme() != Some(&Scheme::HTTPS) {
-            return Ok(MaybeHttpsStream::Http(self.http.call(uri).await?));
-        }
-        let mut https = self
-            .https
-            .get_or_try_init(|| async {
-                let http = self.http.clone();
-                tokio::task::spawn_blocking(move || tls(http))
-                    .await
-                    .map_err(BoxError::from)?
-            })
-            .await?
-            .clone();
-        https.call(uri).await
-    }
-}
-
-fn tls(http: Tcp) -> Result<HttpsConnector<Tcp>, BoxError> {
-    let provider = rustls::crypto::ring::default_provider();
-    let builder = HttpsConnectorBuilder::new()
-        .with_provider_and_native_roots(provider)
-        .map_err(|error| format!("the platform's root certificates cannot be read: {error}"))?;
-    Ok(builder
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(http))
-}
-
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.clone().connect(uri);
-        Box::pin(establish(connecting))
-    }
-}
-
-/// The causes of an error, from outer to inner.
-pub(in crate::client) fn cause(error: &(dyn std::error::Error + 'static)) -> String {
-    model::with_causes(error.source().unwrap_or(error))
 }

@@ -19,28 +19,40 @@ use model::is_public;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// Timeout for a TCP connect to one address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Silence on a socket after which the kernel sends a keepalive probe. Streams have no other idle limit.
-pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
+use crate::{Options, connector::in_time};
 
+/// Silence on a socket after which the kernel sends a keepalive probe. Streams have no other idle limit.
+pub const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Connects over plain TCP.
 #[derive(Clone)]
-pub(super) struct Tcp {
+pub struct Tcp {
     http: HttpConnector<Resolver>,
-    public_only: bool,
+    options: Options,
 }
 
 impl Tcp {
-    pub(super) fn new(public_only: bool) -> Self {
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let public_only = options.public_only;
         let mut http = HttpConnector::new_with_resolver(Resolver { public_only });
         http.enforce_http(false);
         // Otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms per call.
         http.set_nodelay(true);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        http.set_connect_timeout(Some(options.connect_timeout));
         http.set_keepalive(Some(KEEPALIVE));
         http.set_keepalive_interval(Some(KEEPALIVE));
         http.set_keepalive_retries(Some(4));
-        Self { http, public_only }
+        Self { http, options }
+    }
+
+    /// Connects, with a timeout for all steps.
+    ///
+    /// # Errors
+    /// The connection failed, took too long, or leads to an address that is not public.
+    pub async fn connect(mut self, uri: Uri) -> Result<TokioIo<TcpStream>, BoxError> {
+        let options = self.options;
+        in_time(&options, self.call(uri)).await
     }
 }
 
@@ -58,7 +70,7 @@ impl Service<Uri> for Tcp {
         let host = uri.host().unwrap_or_default();
         let literal = host.trim_start_matches('[').trim_end_matches(']');
         let literal = literal.parse::<IpAddr>().ok();
-        if self.public_only && literal.is_some_and(|ip| !is_public(ip)) {
+        if self.options.public_only && literal.is_some_and(|ip| !is_public(ip)) {
             return Box::pin(async { Err(not_public().into()) });
         }
         let connecting = self.http.call(uri);
@@ -103,7 +115,8 @@ fn not_public() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// Why a connection failed.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
@@ -115,9 +128,15 @@ mod tests {
             .await
             .expect("a port");
         let port = listener.local_addr().expect("bound").port();
+        let tcp = |public_only| {
+            Tcp::new(Options {
+                public_only,
+                ..Options::default()
+            })
+        };
         for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"] {
             let uri: Uri = format!("http://{host}:{port}/").parse().expect(host);
-            let refused = Tcp::new(true).call(uri.clone()).await;
+            let refused = tcp(true).call(uri.clone()).await;
             let why = refused
                 .err()
                 .map(|error| format!("{error:?}"))
@@ -125,6 +144,6 @@ mod tests {
             assert!(why.contains("not public"), "{host}: {why}");
         }
         let uri: Uri = format!("http://127.0.0.1:{port}/").parse().expect("a URL");
-        assert!(Tcp::new(false).call(uri).await.is_ok());
+        assert!(tcp(false).call(uri).await.is_ok());
     }
 }

@@ -1,0 +1,58 @@
+//! Outgoing HTTP: connections, deadlines and bounded responses.
+//!
+//! [`Client`] makes the gateway's own requests: to issuers, registries, models, webhooks, E2B and other replicas. The
+//! data plane (`mcp`) has its own pool, which uses the same [`Connector`].
+//!
+//! Invariants: the platform's root certificates are read at the first `https` connection. With
+//! [`Options::public_only`], connections go to public addresses only, whatever a name resolves to. Redirects are never
+//! followed, because they could lead anywhere and would get the credentials. Deliberately absent: proxies, cookies and
+//! compression.
+
+mod client;
+mod connector;
+mod tcp;
+
+use std::time::Duration;
+
+pub use self::{
+    client::{Client, Error, cause, collect},
+    connector::Connector,
+    tcp::{BoxError, KEEPALIVE, Tcp},
+};
+pub use hyper::body::Incoming;
+
+/// Limits of connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Timeout for TCP, over all addresses of a name. Name lookup and TLS may take 10 seconds more.
+    pub connect_timeout: Duration,
+    /// Connect only to addresses on the public internet.
+    pub public_only: bool,
+    /// Use HTTP/2 if a server with TLS offers it.
+    pub http2: bool,
+    /// Maximum idle connections per host. With 0, each request has its own connection.
+    pub max_idle: usize,
+}
+
+impl Options {
+    /// Connections to servers of any kind, with HTTP/2. `public_only`: their URL does not come from an administrator.
+    #[must_use]
+    pub fn guarded(public_only: bool) -> Self {
+        Self {
+            public_only,
+            http2: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            public_only: false,
+            http2: false,
+            max_idle: 256,
+        }
+    }
+}
