@@ -3,58 +3,30 @@
 
 mod common;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
 
-use common::cli::{self, Said};
+use common::shell::Home;
 use serde_json::{Map, Value, json};
-use tempfile::TempDir;
 
-/// A user with a separate home directory.
-struct Home(TempDir);
+/// Imports, which must succeed. Returns the report.
+async fn import(home: &Home, from: &str) -> Value {
+    let line = format!("import {from} -o json");
+    let said = home.run(&line).await.code(0);
+    // Importing again changes nothing.
+    let servers = imported(home);
+    let again = home.run(&line).await.code(0);
+    assert_eq!(again.json()["added"], json!([]), "{again:?}");
+    assert_eq!(again.json()["clashes"], json!([]), "{again:?}");
+    assert_eq!(imported(home), servers);
+    // The written file can be served.
+    home.run("ls").await.code(0);
+    said.json()
+}
 
-impl Home {
-    fn new() -> Self {
-        Self(TempDir::new().expect("a folder"))
-    }
-
-    fn write(&self, file: &str, text: &str) -> PathBuf {
-        let path = self.0.path().join(file);
-        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
-        fs::write(&path, text).expect("a file");
-        path
-    }
-
-    async fn run(&self, arguments: &[&str]) -> Said {
-        let mut command = cli::toolwharf();
-        let home = self.0.path();
-        command.args(arguments).env("HOME", home).current_dir(home);
-        command.env_remove("IMPORT_TEST_UNSET");
-        cli::said(command, "").await
-    }
-
-    /// Imports, which must succeed. Returns the report.
-    async fn import(&self, from: &str) -> Value {
-        let said = self.run(&["import", from, "-o", "json"]).await.code(0);
-        // Importing again changes nothing.
-        let servers = self.servers();
-        let again = self.run(&["import", from, "-o", "json"]).await.code(0);
-        assert_eq!(again.json()["added"], json!([]), "{again:?}");
-        assert_eq!(again.json()["clashes"], json!([]), "{again:?}");
-        assert_eq!(self.servers(), servers);
-        // The written file can be served.
-        self.run(&["ls"]).await.code(0);
-        said.json()
-    }
-
-    fn servers(&self) -> Map<String, Value> {
-        let file = self.0.path().join(".config/toolwharf/mcp.json");
-        let text = fs::read_to_string(file).expect("a file");
-        let value: Value = serde_json::from_str(&text).expect("JSON");
-        value["mcpServers"].as_object().expect("servers").clone()
-    }
+fn imported(home: &Home) -> Map<String, Value> {
+    let text = fs::read_to_string(home.servers()).expect("a file");
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    value["mcpServers"].as_object().expect("servers").clone()
 }
 
 /// Asserts that the report contains all of `parts` about the server.
@@ -70,7 +42,7 @@ fn says(report: &Value, list: &str, server: &str, parts: &[&str]) {
 }
 
 fn under(home: &Home, folder: &str) -> String {
-    Path::new(home.0.path()).join(folder).display().to_string()
+    home.path(folder).display().to_string()
 }
 
 #[tokio::test]
@@ -80,18 +52,14 @@ async fn zed() {
         ".config/zed/settings.json",
         include_str!("import_fixtures/zed.json"),
     );
-    let report = home.import("zed").await;
+    let report = import(&home, "zed").await;
     assert_eq!(report["added"], json!(["files", "older", "remote", "off"]));
     says(&report, "skipped", "postgres", &["extension"]);
-    let servers = home.servers();
+    let servers = imported(&home);
     assert_eq!(servers["older"]["command"]["path"], "uvx");
-    let off = home.run(&["get", "off", "-o", "json"]).await.code(0).json();
+    let off = home.run("get off -o json").await.code(0).json();
     assert_eq!(off["enabled"], false);
-    let older = home
-        .run(&["get", "older", "-o", "json"])
-        .await
-        .code(0)
-        .json();
+    let older = home.run("get older -o json").await.code(0).json();
     assert_eq!(older["target"], "uvx", "{older}");
 }
 
@@ -100,12 +68,12 @@ async fn windsurf() {
     let home = Home::new();
     let text = include_str!("import_fixtures/windsurf.json");
     home.write(".codeium/windsurf/mcp_config.json", text);
-    let report = home.import("windsurf").await;
+    let report = import(&home, "windsurf").await;
     assert_eq!(report["added"], json!(["issues", "remote", "keyed", "off"]));
     // Missing values are reported, and the server is added but disabled.
     says(&report, "off", "issues", &["IMPORT_TEST_UNSET", "not set"]);
     says(&report, "off", "keyed", &["known form"]);
-    let servers = home.servers();
+    let servers = imported(&home);
     assert_eq!(servers["issues"]["disabled"], true);
     assert_eq!(servers["issues"]["disabledTools"], json!(["delete_issue"]));
     assert_eq!(servers["remote"].get("disabled"), None);
@@ -118,12 +86,12 @@ async fn gemini() {
         ".gemini/settings.json",
         include_str!("import_fixtures/gemini.json"),
     );
-    let report = home.import("gemini").await;
+    let report = import(&home, "gemini").await;
     assert_eq!(
         report["added"],
         json!(["local", "chosen", "unset", "unwanted"])
     );
-    let servers = home.servers();
+    let servers = imported(&home);
     let local = &servers["local"];
     assert_eq!(local["args"], json!(["-m", "server", "--home", "${HOME}"]));
     assert_eq!(
@@ -148,9 +116,9 @@ async fn gemini() {
         "app/.gemini/settings.json",
         include_str!("import_fixtures/gemini.json"),
     );
-    fs::remove_file(home.0.path().join(".config/toolwharf/mcp.json")).expect("it is there");
-    home.import(file.to_str().expect("UTF-8")).await;
-    assert_eq!(home.servers()["local"]["cwd"], under(&home, "app/servers"));
+    fs::remove_file(home.servers()).expect("it is there");
+    import(&home, file.to_str().expect("UTF-8")).await;
+    assert_eq!(imported(&home)["local"]["cwd"], under(&home, "app/servers"));
 }
 
 #[tokio::test]
@@ -160,10 +128,10 @@ async fn lmstudio() {
         ".lmstudio/mcp.json",
         include_str!("import_fixtures/lmstudio.json"),
     );
-    let report = home.import("lmstudio").await;
+    let report = import(&home, "lmstudio").await;
     assert_eq!(report["added"], json!(["hub", "local", "open"]));
     says(&report, "off", "open", &["${workspaceFolder}"]);
-    let local = &home.servers()["local"];
+    let local = &imported(&home)["local"];
     assert_eq!(local["args"][2], "${userHome}/data");
 }
 
@@ -174,8 +142,8 @@ async fn codex() {
         ".codex/config.toml",
         include_str!("import_fixtures/codex.toml"),
     );
-    let report = home.import("codex").await;
-    let servers = home.servers();
+    let report = import(&home, "codex").await;
+    let servers = imported(&home);
     let docs = json!({
         "command": "npx",
         "args": ["-y", "@example/docs", "$${literal}"],
@@ -198,8 +166,8 @@ async fn codex() {
     says(&report, "off", "remote", &["IMPORT_TEST_UNSET"]);
     assert_eq!(servers["off"]["disabled"], true);
     says(&report, "notes", "off", &["`scopes` is not imported"]);
-    let broken = home.write("broken.toml", "[mcp_servers.x]\ncommand = \"sesame\n");
-    let said = home.run(&["import", broken.to_str().expect("UTF-8")]).await;
+    home.write("broken.toml", "[mcp_servers.x]\ncommand = \"sesame\n");
+    let said = home.run("import broken.toml").await;
     let said = said.code(1).says("invalid TOML").says("broken.toml:2");
     assert!(!format!("{said:?}").contains("sesame"), "{said:?}");
 }
@@ -209,8 +177,8 @@ async fn opencode() {
     let home = Home::new();
     let place = ".config/opencode/opencode.json";
     home.write(place, include_str!("import_fixtures/opencode.json"));
-    let report = home.import("opencode").await;
-    let servers = home.servers();
+    let report = import(&home, "opencode").await;
+    let servers = imported(&home);
     assert_eq!(
         servers["local"],
         json!({"command": "bun", "args": ["x", "my-server"], "env": {"HOME_DIR": "${HOME}"}, "enabled": true})
@@ -223,9 +191,9 @@ async fn opencode() {
 
     let home = Home::new();
     home.write(place, include_str!("import_fixtures/opencode-2.json"));
-    let report = home.import("opencode").await;
+    let report = import(&home, "opencode").await;
     assert_eq!(report["added"], json!(["local", "off"]));
-    let servers = home.servers();
+    let servers = imported(&home);
     assert_eq!(
         servers["local"],
         json!({"command": "npx", "args": ["-y", "my-server"], "env": {"A": "b"}})
@@ -240,9 +208,9 @@ async fn claude_code_with_the_servers_of_projects() {
         ".claude.json",
         include_str!("import_fixtures/claude-code.json"),
     );
-    let report = home.import("claude-code").await;
+    let report = import(&home, "claude-code").await;
     assert_eq!(report["added"], json!(["files", "db", "files-shop", "api"]));
-    let servers = home.servers();
+    let servers = imported(&home);
     assert_eq!(servers["db"]["cwd"], "/srv/shop");
     assert_eq!(servers["db"]["disabled"], true);
     assert_eq!(servers["files-shop"]["args"], json!(["other-files"]));
@@ -264,8 +232,8 @@ async fn a_file_of_a_workspace_keeps_its_folder() {
         "app/.vscode/mcp.json",
         include_str!("import_fixtures/vscode.json"),
     );
-    let report = home.import(file.to_str().expect("UTF-8")).await;
-    let servers = home.servers();
+    let report = import(&home, file.to_str().expect("UTF-8")).await;
+    let servers = imported(&home);
     says(&report, "off", "asked", &["${input:api-key}"]);
     assert_eq!(servers["asked"]["disabled"], true);
     let here = &servers["here"];
@@ -288,14 +256,12 @@ async fn a_file_of_a_workspace_keeps_its_folder() {
         &["`alwaysAllow` is not imported"],
     );
     // A relative path means the same as the absolute one.
-    let said = home
-        .run(&["import", "app/.vscode/mcp.json", "-o", "json"])
-        .await;
+    let said = home.run("import app/.vscode/mcp.json -o json").await;
     let unchanged = said.code(0).json()["unchanged"].as_array().map(Vec::len);
     assert_eq!(unchanged, Some(6));
     // The text output contains everything, too.
-    fs::remove_file(home.0.path().join(".config/toolwharf/mcp.json")).expect("it is there");
-    let said = home.run(&["import", "app/.vscode/mcp.json"]).await.code(0);
+    fs::remove_file(home.servers()).expect("it is there");
+    let said = home.run("import app/.vscode/mcp.json").await.code(0);
     assert!(
         said.out.contains("`alwaysAllow` is not imported"),
         "{said:?}"

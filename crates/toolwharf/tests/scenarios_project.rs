@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LEGACY, Setup, gone, names, scripted, tools, with};
+use common::{LEGACY, Setup, echoes, gone, is_away, names, scripted, tools, with};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Peer, Process, at_once, peer, wait_for, wait_for_some, within};
 use tokio::time::Instant;
@@ -108,11 +108,6 @@ async fn p06_sse_connects_with_its_headers() {
     }
 }
 
-/// Returns whether a call failed because its server is unavailable.
-fn is_away(response: &Value) -> bool {
-    response["error"]["data"]["reason"] == "server_unavailable"
-}
-
 #[tokio::test]
 async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
     let (server, url) = sse_server("127.0.0.1:0").await;
@@ -137,14 +132,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
         .await
         .expect("the other call hangs");
     assert!(is_away(&other), "{other}");
-    wait_for("the stream's return", Duration::from_secs(5), async || {
-        peer.tool("echo", json!({}))
-            .await
-            .response
-            .get("result")
-            .is_some()
-    })
-    .await;
+    echoes("the stream's return", Duration::from_secs(5), &mut peer).await;
     // The server is down for longer: no call waits for it, its tools stay in the list, and attempts become rarer.
     drop(server);
     let address = url
@@ -197,14 +185,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
     .await;
     assert!(waits[3] > waits[0], "the waits do not increase: {waits:?}");
     let (_server, _) = sse_server(&address).await;
-    wait_for("the server's return", Duration::from_secs(20), async || {
-        peer.tool("echo", json!({}))
-            .await
-            .response
-            .get("result")
-            .is_some()
-    })
-    .await;
+    echoes("the server's return", Duration::from_secs(20), &mut peer).await;
 }
 
 /// The view of a project by path, header and its own settings (G08 and G09, in the configuration file).

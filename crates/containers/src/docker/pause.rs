@@ -119,7 +119,10 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     let pid = pid.ok_or_else(gone)?;
     let refused = |why: String| Error::Refused {
         field: "network",
-        why: format!("an allow-list is not enforced here: {why}; `none` and `open` are"),
+        why: format!(
+            "an allow-list is not enforced here: {why}; run Toolwharf as root on the host of the daemon, or set `network` to \
+             `none` or `open`"
+        ),
     };
     let unseen = |error: io::Error| {
         refused(format!(
@@ -138,7 +141,7 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     let entered = Space::read(&space).map_err(unseen)?;
     let own = File::open("/proc/self/ns/net").and_then(|own| Space::read(&own));
     if own.map_err(unseen)? == entered {
-        return Err(refused("the daemon gave it this host's network".to_owned()));
+        return Err(refused("the daemon gave the container that holds its network this host's network instead of a separate one".to_owned()));
     }
     let listener = listen_in(space).await.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {

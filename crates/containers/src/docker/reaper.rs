@@ -96,7 +96,12 @@ impl Reaper {
                 }
                 () = &mut speechless => {
                     speechless = pending().boxed();
-                    tracing::warn!(label = self.shared.label, "its streams ended; killing it");
+                    tracing::warn!(
+                        label = self.shared.label,
+                        container = self.id,
+                        "its streams ended, but its container still runs after {} s; killing the container",
+                        SILENT_EXIT_TIMEOUT.as_secs()
+                    );
                     killing = true;
                     signal = self.signal("SIGKILL");
                 }

@@ -172,7 +172,12 @@ impl Life {
                         // There are more attempts before the lease is over.
                         Err(error) => {
                             let error = words(error);
-                            tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "cannot renew its lease: {error}");
+                            let left = over.saturating_duration_since(Instant::now()).as_secs();
+                            tracing::warn!(
+                                label = self.shared.label,
+                                sandbox = self.sandbox,
+                                "cannot renew the lease of its sandbox: {error}; trying again; without a renewal, E2B ends it in {left} s"
+                            );
                         }
                     }
                 }

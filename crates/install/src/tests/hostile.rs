@@ -14,102 +14,86 @@ fn refused(entry: &Value, values: Value, place: &str) {
 #[test]
 fn c07_a_hostile_entry_is_refused_with_the_field_named() {
     let package = |more: Value| entry(npm(more));
-    let argument = |argument: Value| package(json!({"packageArguments": [argument]}));
-    let option = |option: Value| package(json!({"runtimeArguments": [option]}));
     let of = |kind: &str, more: Value| {
         let mut package = npm(more);
         package["registryType"] = kind.into();
         entry(package)
     };
-    let named = |name: &str| {
-        let mut entry = package(json!({}));
-        entry["name"] = name.into();
-        entry
-    };
+    // What is wrong (a name, an option, an argument, an npm package, or a package of another type), the place, and the text.
+    let table = r##"
+        # Names.
+        name /name "../../etc/passwd"
+        name /name "com.example/.."
+        name /name "com.example/a\nb"
+        name /name "com.example/\u202erehtaew"
+        name /name "--help/me"
+        # Names that npm, uv or Docker do not read as packages.
+        package /packages/0/identifier {"identifier": "--call=touch /tmp/x"}
+        package /packages/0/identifier {"identifier": "../evil"}
+        package /packages/0/identifier {"identifier": "git+https://evil.example.com/x.git"}
+        package /packages/0/identifier {"identifier": "@example/weather@npm:evil"}
+        package /packages/0/identifier {"identifier": "evil.tgz"}
+        package /packages/0/identifier {"identifier": "weather\u200b"}
+        package /packages/0/version {"version": "latest"}
+        package /packages/0/version {"version": "^1.2"}
+        package /packages/0/version {"version": "1.x"}
+        package /packages/0/version {"version": "1.2.3 --registry=https://evil.example.com"}
+        package /packages/0/registryBaseUrl {"registryBaseUrl": "https://evil.example.com"}
+        package /packages/0/runtimeHint {"runtimeHint": "/tmp/evil"}
+        package /packages/0/runtimeHint {"runtimeHint": "bash"}
+        package /packages/0/fileSha256 {"fileSha256": "00"}
+        pypi /packages/0/identifier {"identifier": "weather @ https://evil.example.com"}
+        oci /packages/0/identifier {"identifier": "--privileged", "version": "1"}
+        oci /packages/0/identifier {"identifier": "example/weather:latest"}
+        oci /packages/0/identifier {"identifier": "example/../weather:1"}
+        nuget /packages/0/registryType {"identifier": "Example.Weather"}
+        cargo /packages/0/registryType {}
+        mcpb /packages/0/fileSha256 {"identifier": "https://example.com/a.mcpb"}
+        # Runtime options.
+        option /packages/0/runtimeArguments/0 {"type": "named", "name": "--registry", "value": "https://evil.example.com"}
+        option /packages/0/runtimeArguments/0 {"type": "named", "name": "-c", "value": "touch /tmp/x"}
+        option /packages/0/runtimeArguments/0 {"type": "positional", "value": "evil"}
+        pypi /packages/0/runtimeArguments/0 {"identifier": "weather", "runtimeArguments": [{"type": "named", "name": "--with", "value": "evil"}]}
+        oci /packages/0/runtimeArguments/0 {"identifier": "e/w:1", "runtimeArguments": [{"type": "named", "name": "--privileged"}]}
+        oci /packages/0/runtimeArguments/0 {"identifier": "e/w:1", "runtimeArguments": [{"type": "named", "name": "-v", "value": "/:/host"}]}
+        oci /packages/0/runtimeArguments/0 {"identifier": "e/w:1", "runtimeArguments": [{"type": "named", "name": "--mount", "value": "type=bind,src=/,dst=/host"}]}
+        # Host paths that the sandbox would expose.
+        argument /packages/0/packageArguments/0 {"type": "positional", "value": "/root/.ssh"}
+        argument /packages/0/packageArguments/0 {"type": "named", "name": "-f", "value": "/etc/shadow"}
+        argument /packages/0/packageArguments/0/name {"type": "named", "name": "port\u0007", "value": "1"}
+        argument /packages/0/packageArguments/0/name {"type": "named", "name": "not an option"}
+        argument /packages/0/packageArguments/0/type {"type": "shell", "value": "x"}
+        # Variables that change how programs are found or loaded.
+        package /packages/0/environmentVariables/0/name {"environmentVariables": [{"name": "LD_PRELOAD", "value": "/tmp/x.so"}]}
+        package /packages/0/environmentVariables/0/name {"environmentVariables": [{"name": "npm_config_registry", "value": "x"}]}
+        package /packages/0/environmentVariables/0/name {"environmentVariables": [{"name": "A=B", "value": "x"}]}
+        package /packages/0/transport/type {"transport": {"type": "sse", "url": "http://127.0.0.1:1"}}
+        package /packages/transport/url {"transport": {"type": "streamable-http", "url": "http://evil.example.com:80/mcp"}}
+        # Exceeded limits.
+        package /packages/0/packageArguments {"packageArguments": "x"}
+    "##;
+    let rows = table.lines().map(str::trim);
+    for row in rows.filter(|row| !row.is_empty() && !row.starts_with('#')) {
+        let mut words = row.splitn(3, ' ');
+        let mut word = || words.next().expect(row);
+        let (kind, place) = (word(), word());
+        let wrong: Value = serde_json::from_str(word()).expect(row);
+        let entry = match kind {
+            "name" => {
+                let mut entry = package(json!({}));
+                entry["name"] = wrong;
+                entry
+            }
+            "option" => package(json!({"runtimeArguments": [wrong]})),
+            "argument" => package(json!({"packageArguments": [wrong]})),
+            "package" => package(wrong),
+            kind => of(kind, wrong),
+        };
+        refused(&entry, json!({}), place);
+    }
     let deep = (0..40).fold(json!("x"), |inner, _| json!([inner]));
     let table: Vec<(Value, &str)> = vec![
-        // Names.
-        (named("../../etc/passwd"), "/name"),
-        (named("com.example/.."), "/name"),
-        (named("com.example/a\nb"), "/name"),
-        (named("com.example/\u{202e}rehtaew"), "/name"),
-        (named("--help/me"), "/name"),
-        // Names that npm, uv or Docker do not read as packages.
-        (
-            package(json!({"identifier": "--call=touch /tmp/x"})),
-            "/packages/0/identifier",
-        ),
-        (
-            package(json!({"identifier": "../evil"})),
-            "/packages/0/identifier",
-        ),
-        (
-            package(json!({"identifier": "git+https://evil.example.com/x.git"})),
-            "/packages/0/identifier",
-        ),
-        (
-            package(json!({"identifier": "@example/weather@npm:evil"})),
-            "/packages/0/identifier",
-        ),
-        (
-            package(json!({"identifier": "evil.tgz"})),
-            "/packages/0/identifier",
-        ),
-        (
-            package(json!({"identifier": "weather\u{200b}"})),
-            "/packages/0/identifier",
-        ),
-        (package(json!({"version": "latest"})), "/packages/0/version"),
-        (package(json!({"version": "^1.2"})), "/packages/0/version"),
-        (package(json!({"version": "1.x"})), "/packages/0/version"),
-        (
-            package(json!({"version": "1.2.3 --registry=https://evil.example.com"})),
-            "/packages/0/version",
-        ),
-        (
-            package(json!({"registryBaseUrl": "https://evil.example.com"})),
-            "/packages/0/registryBaseUrl",
-        ),
-        (
-            package(json!({"runtimeHint": "/tmp/evil"})),
-            "/packages/0/runtimeHint",
-        ),
-        (
-            package(json!({"runtimeHint": "bash"})),
-            "/packages/0/runtimeHint",
-        ),
-        (
-            package(json!({"fileSha256": "00"})),
-            "/packages/0/fileSha256",
-        ),
-        (
-            of(
-                "pypi",
-                json!({"identifier": "weather @ https://evil.example.com"}),
-            ),
-            "/packages/0/identifier",
-        ),
-        (
-            of("oci", json!({"identifier": "--privileged", "version": "1"})),
-            "/packages/0/identifier",
-        ),
-        (
-            of("oci", json!({"identifier": "example/weather:latest"})),
-            "/packages/0/identifier",
-        ),
-        (
-            of("oci", json!({"identifier": "example/../weather:1"})),
-            "/packages/0/identifier",
-        ),
-        (
-            of("nuget", json!({"identifier": "Example.Weather"})),
-            "/packages/0/registryType",
-        ),
-        (of("cargo", json!({})), "/packages/0/registryType"),
-        (
-            of("mcpb", json!({"identifier": "https://example.com/a.mcpb"})),
-            "/packages/0/fileSha256",
-        ),
+        // Exceeded limits.
         (
             of(
                 "mcpb",
@@ -117,98 +101,6 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
             ),
             "/packages/0/identifier",
         ),
-        // Runtime options.
-        (
-            option(
-                json!({"type": "named", "name": "--registry", "value": "https://evil.example.com"}),
-            ),
-            "/packages/0/runtimeArguments/0",
-        ),
-        (
-            option(json!({"type": "named", "name": "-c", "value": "touch /tmp/x"})),
-            "/packages/0/runtimeArguments/0",
-        ),
-        (
-            option(json!({"type": "positional", "value": "evil"})),
-            "/packages/0/runtimeArguments/0",
-        ),
-        (
-            of(
-                "pypi",
-                json!({"identifier": "weather", "runtimeArguments": [{"type": "named", "name": "--with", "value": "evil"}]}),
-            ),
-            "/packages/0/runtimeArguments/0",
-        ),
-        (
-            of(
-                "oci",
-                json!({"identifier": "e/w:1", "runtimeArguments": [{"type": "named", "name": "--privileged"}]}),
-            ),
-            "/packages/0/runtimeArguments/0",
-        ),
-        (
-            of(
-                "oci",
-                json!({"identifier": "e/w:1", "runtimeArguments": [{"type": "named", "name": "-v", "value": "/:/host"}]}),
-            ),
-            "/packages/0/runtimeArguments/0",
-        ),
-        (
-            of(
-                "oci",
-                json!({"identifier": "e/w:1", "runtimeArguments": [{"type": "named", "name": "--mount", "value": "type=bind,src=/,dst=/host"}]}),
-            ),
-            "/packages/0/runtimeArguments/0",
-        ),
-        // Host paths that the sandbox would expose.
-        (
-            argument(json!({"type": "positional", "value": "/root/.ssh"})),
-            "/packages/0/packageArguments/0",
-        ),
-        (
-            argument(json!({"type": "named", "name": "-f", "value": "/etc/shadow"})),
-            "/packages/0/packageArguments/0",
-        ),
-        (
-            argument(json!({"type": "named", "name": "port\u{7}", "value": "1"})),
-            "/packages/0/packageArguments/0/name",
-        ),
-        (
-            argument(json!({"type": "named", "name": "not an option"})),
-            "/packages/0/packageArguments/0/name",
-        ),
-        (
-            argument(json!({"type": "shell", "value": "x"})),
-            "/packages/0/packageArguments/0/type",
-        ),
-        // Variables that change how programs are found or loaded.
-        (
-            package(
-                json!({"environmentVariables": [{"name": "LD_PRELOAD", "value": "/tmp/x.so"}]}),
-            ),
-            "/packages/0/environmentVariables/0/name",
-        ),
-        (
-            package(
-                json!({"environmentVariables": [{"name": "npm_config_registry", "value": "x"}]}),
-            ),
-            "/packages/0/environmentVariables/0/name",
-        ),
-        (
-            package(json!({"environmentVariables": [{"name": "A=B", "value": "x"}]})),
-            "/packages/0/environmentVariables/0/name",
-        ),
-        (
-            package(json!({"transport": {"type": "sse", "url": "http://127.0.0.1:1"}})),
-            "/packages/0/transport/type",
-        ),
-        (
-            package(
-                json!({"transport": {"type": "streamable-http", "url": "http://evil.example.com:80/mcp"}}),
-            ),
-            "/packages/transport/url",
-        ),
-        // Exceeded limits.
         (
             package(json!({"identifier": "a".repeat(5000)})),
             "/packages/0/identifier",
@@ -217,10 +109,6 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
             package(
                 json!({"packageArguments": vec![json!({"type": "positional", "value": "x"}); 100]}),
             ),
-            "/packages/0/packageArguments",
-        ),
-        (
-            package(json!({"packageArguments": "x"})),
             "/packages/0/packageArguments",
         ),
     ];

@@ -2,20 +2,23 @@
 
 use serde_json::json;
 
-use super::support::{Home, on, scripted};
-use crate::common::Setup;
+use super::support::scripted;
+use crate::common::{
+    Setup,
+    shell::{Home, on},
+};
 
 #[tokio::test]
 async fn doctor_says_what_to_do() {
     let home = Home::new();
-    let said = home.run(&["doctor", "--config", "none.json"]).await.code(1);
+    let said = home.run("doctor --config none.json").await.code(1);
     assert!(said.out.contains("the file does not exist"), "{said:?}");
     home.write(
         "bad.json",
         r#"{"mcpServers": {"a": {"command": "x", "type": "pigeon"}, "b": {"args": []},
             "c": {"command": "x", "env": {"K": "${SURELY_NOT_SET}"}}}}"#,
     );
-    let said = home.run(&["doctor", "--config", "bad.json"]).await.code(1);
+    let said = home.run("doctor --config bad.json").await.code(1);
     for part in [
         "pigeon",
         "command",
@@ -42,7 +45,7 @@ async fn doctor_says_what_to_do() {
     );
     home.write("d/admin-token", "twh_0123456789abcdef");
     let said = home
-        .run(&["doctor", "-c", "paths.json", "-c", "s.toml", "-o", "json"])
+        .run("doctor -c paths.json -c s.toml -o json")
         .await
         .code(1);
     let report = said.json();
@@ -65,20 +68,13 @@ async fn doctor_says_what_to_do() {
         .serve()
         .await;
     gateway.up("one").await;
-    let said = on(&gateway, &["doctor"]).await.code(0);
+    let said = on(&gateway, "doctor").await.code(0);
     assert!(said.out.contains("server `one` is running"), "{said:?}");
     assert!(said.out.contains("Verdict:"), "{said:?}");
-    let bad = [
-        "add",
-        "bad",
-        "--",
-        &scripted(),
-        "--exit-at-start",
-        "--stderr-at-start",
-        "no licence",
-    ];
+    let scripted = scripted();
+    let bad = format!("add bad -- {scripted} --exit-at-start --stderr-at-start 'no licence'");
     on(&gateway, &bad).await.code(0);
-    let said = on(&gateway, &["doctor"]).await.code(1);
+    let said = on(&gateway, "doctor").await.code(1);
     assert!(
         said.out.contains("exit code 5") && said.out.contains("| no licence"),
         "{said:?}"
@@ -98,7 +94,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
     );
     // A configuration other than the gateway's: the command means its files.
     let said = home
-        .run(&["--config", "other.json", "ls", "--data-dir", data])
+        .run(&format!("--config other.json ls --data-dir {data}"))
         .await
         .code(0);
     assert!(
@@ -108,7 +104,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
     let of_gateway = gateway.servers_file();
     let of_gateway = of_gateway.to_str().expect("UTF-8");
     let said = home
-        .run(&["--config", of_gateway, "ls", "--data-dir", data])
+        .run(&format!("--config {of_gateway} ls --data-dir {data}"))
         .await
         .code(0);
     assert!(said.out.contains("running"), "{said:?}");
@@ -117,24 +113,24 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
     let token = token.to_str().expect("UTF-8");
     let url = gateway.url.clone();
     let said = home
-        .run(&["ls", "--url", &url, "--token-file", token])
+        .run(&format!("ls --url {url} --token-file {token}"))
         .await
         .code(0);
     assert!(said.out.contains("one"), "{said:?}");
-    home.run(&["ls", "--url", &url])
+    home.run(&format!("ls --url {url}"))
         .await
         .code(1)
         .says("--token-file");
     home.write("wrong", "twh_wrong");
-    home.run(&["ls", "--url", &url, "--token-file", "wrong"])
+    home.run(&format!("ls --url {url} --token-file wrong"))
         .await
         .code(1)
         .says("TOOLWHARF_TOKEN");
-    home.run(&["ls", "--url", "https://example.com"])
+    home.run("ls --url https://example.com")
         .await
         .code(1)
         .says("http://");
-    home.run(&["ls", "--url", "http://127.0.0.1:1"])
+    home.run("ls --url http://127.0.0.1:1")
         .await
         .code(1)
         .says("cannot reach");
@@ -147,7 +143,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
     home.write("stale/admin-token", "twh_0123456789abcdef");
     let config = file.to_str().expect("UTF-8");
     let said = home
-        .run(&["-c", config, "ls", "--data-dir", "stale"])
+        .run(&format!("-c {config} ls --data-dir stale"))
         .await
         .code(0);
     assert!(said.err.contains("no gateway"), "{said:?}");

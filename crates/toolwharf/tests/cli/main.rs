@@ -5,6 +5,10 @@ mod support;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod chat;
+mod doctor;
 mod files;
 mod finding;
+mod projects;
 mod running;
+mod servers;

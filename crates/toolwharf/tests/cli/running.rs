@@ -5,8 +5,11 @@ use std::{path::Path, process::Stdio, time::Duration};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, wait_for};
 
-use super::support::{at, command, on, read, run, scripted};
-use crate::common::Setup;
+use super::support::{read, scripted};
+use crate::common::{
+    Setup,
+    shell::{at, on, on_with, transcript},
+};
 
 #[tokio::test]
 async fn a_running_gateway_takes_changes_in_at_once() {
@@ -20,25 +23,16 @@ async fn a_running_gateway_takes_changes_in_at_once() {
 
     let said = on(
         &gateway,
-        &[
-            "add",
-            "-e",
-            "KEY=sesame",
-            "two",
-            "--",
-            &scripted,
-            "--tools",
-            "3",
-        ],
+        &format!("add -e KEY=sesame two -- {scripted} --tools 3"),
     )
     .await;
     said.code(0).says("connected: ");
     // The message names the file by its absolute path, so that it can be found from any directory.
-    on(&gateway, &["add", "two", "x"])
+    on(&gateway, "add two x")
         .await
         .code(1)
         .says(file.to_str().expect("UTF-8"));
-    let two = on(&gateway, &["get", "two", "-o", "json"]).await.code(0);
+    let two = on(&gateway, "get two -o json").await.code(0);
     assert!(!two.out.contains("sesame"), "{two:?}");
     assert_eq!(two.json()["status"], "running");
     assert_eq!(two.json()["environment"], json!(["KEY"]));
@@ -46,27 +40,19 @@ async fn a_running_gateway_takes_changes_in_at_once() {
 
     let said = on(
         &gateway,
-        &[
-            "add",
-            "bad",
-            "--",
-            &scripted,
-            "--exit-at-start",
-            "--stderr-at-start",
-            "no key",
-        ],
+        &format!("add bad -- {scripted} --exit-at-start --stderr-at-start 'no key'"),
     )
     .await;
     let said = said.code(0).says("not connected").says("exit code 5");
     assert!(said.err.contains("| no key"), "{said:?}");
-    on(&gateway, &["add", "gone", "surely-not-there"])
+    on(&gateway, "add gone surely-not-there")
         .await
         .code(0)
         .says("not found");
 
     // The failing server is restarted from time to time.
     wait_for("the list to show each state", DEADLINE, async || {
-        let table = on(&gateway, &["ls"]).await.code(0).out;
+        let table = on(&gateway, "ls").await.code(0).out;
         let states = [
             ("one", "running"),
             ("two", "running"),
@@ -80,31 +66,25 @@ async fn a_running_gateway_takes_changes_in_at_once() {
     })
     .await;
 
-    on(&gateway, &["disable", "two"]).await.code(0);
-    let two = on(&gateway, &["get", "two", "-o", "json"]).await.json();
+    on(&gateway, "disable two").await.code(0);
+    let two = on(&gateway, "get two -o json").await.json();
     assert_eq!(
         (&two["status"], &two["pid"]),
         (&json!("disabled"), &Value::Null)
     );
-    on(&gateway, &["enable", "two"])
-        .await
-        .code(0)
-        .says("connected: ");
+    on(&gateway, "enable two").await.code(0).says("connected: ");
     for name in ["bad", "gone", "two"] {
-        on(&gateway, &["rm", name]).await.code(0);
+        on(&gateway, &format!("rm {name}")).await.code(0);
     }
-    on(&gateway, &["rm", "two"])
-        .await
-        .code(1)
-        .says("no server `two`");
-    let rows = on(&gateway, &["ls", "-o", "json"]).await.json();
+    on(&gateway, "rm two").await.code(1).says("no server `two`");
+    let rows = on(&gateway, "ls -o json").await.json();
     assert_eq!(rows["servers"].as_array().map(Vec::len), Some(1));
     let written: Value = serde_json::from_str(&read(&file)).expect("JSON");
     assert_eq!(
         written["mcpServers"].as_object().map(|all| all.len()),
         Some(1)
     );
-    on(&gateway, &["get", "two"])
+    on(&gateway, "get two")
         .await
         .code(1)
         .says("no server `two`");
@@ -118,41 +98,34 @@ async fn tools_are_switched_without_a_restart() {
         .serve()
         .await;
     gateway.up("one").await;
-    let pid = on(&gateway, &["get", "one", "-o", "json"]).await.json()["pid"].clone();
-    on(&gateway, &["tools", "call", "tool_0"]).await.code(0);
-    on(&gateway, &["disable", "one/tool_0"]).await.code(0);
-    on(&gateway, &["tools", "call", "tool_0"])
+    let pid = on(&gateway, "get one -o json").await.json()["pid"].clone();
+    on(&gateway, "tools call tool_0").await.code(0);
+    on(&gateway, "disable one/tool_0").await.code(0);
+    on(&gateway, "tools call tool_0")
         .await
         .code(1)
         .says("Unknown tool: tool_0");
-    on(&gateway, &["tools", "call", "tool_1"]).await.code(0);
+    on(&gateway, "tools call tool_1").await.code(0);
     // A disabled tool cannot be called in any view, not even in the view of one server, which forwards names that it
     // does not list.
     for (view, off, on_too) in [
-        (&["--server", "one"][..], "tool_0", Some("tool_1")),
-        (&["--project", "p"], "tool_1", None),
-        (&["--project", "p", "--server", "one"], "tool_1", None),
-        (
-            &["--project", "p", "--server", "one"],
-            "tool_0",
-            Some("echo"),
-        ),
+        ("--server one", "tool_0", Some("tool_1")),
+        ("--project p", "tool_1", None),
+        ("--project p --server one", "tool_1", None),
+        ("--project p --server one", "tool_0", Some("echo")),
     ] {
-        let call = |tool| [&["tools", "call", tool], view].concat();
+        let call = |tool| format!("tools call {tool} {view}");
         let said = on(&gateway, &call(off)).await;
         said.code(1).says(&format!("Unknown tool: {off}"));
         if let Some(tool) = on_too {
             on(&gateway, &call(tool)).await.code(0);
         }
     }
-    on(&gateway, &["disable", "one/tool_9"])
+    on(&gateway, "disable one/tool_9")
         .await
         .code(1)
         .says("no tool `tool_9`");
-    let tools = on(&gateway, &["tools", "ls", "-o", "json"])
-        .await
-        .code(0)
-        .json();
+    let tools = on(&gateway, "tools ls -o json").await.code(0).json();
     let tool = |native: &str| {
         let all = tools["tools"].as_array().expect("tools");
         all.iter()
@@ -168,18 +141,15 @@ async fn tools_are_switched_without_a_restart() {
         (&tool("tool_1")["enabled"], &tool("tool_1")["name"]),
         (&json!(true), &json!("tool_1"))
     );
-    let table = on(&gateway, &["tools", "ls", "--server", "one"])
-        .await
-        .code(0)
-        .out;
+    let table = on(&gateway, "tools ls --server one").await.code(0).out;
     assert!(table.contains("one/tool_0"), "{table}");
-    on(&gateway, &["tools", "ls", "--server", "none"])
+    on(&gateway, "tools ls --server none")
         .await
         .code(1)
         .says("no server `none`");
-    on(&gateway, &["enable", "one/tool_0"]).await.code(0);
-    on(&gateway, &["tools", "call", "tool_0"]).await.code(0);
-    let after = on(&gateway, &["get", "one", "-o", "json"]).await.json();
+    on(&gateway, "enable one/tool_0").await.code(0);
+    on(&gateway, "tools call tool_0").await.code(0);
+    let after = on(&gateway, "get one -o json").await.json();
     assert_eq!(
         (after["pid"].clone(), after["starts"].clone()),
         (pid, json!(1))
@@ -196,50 +166,23 @@ async fn calls_show_progress_results_and_errors() {
         .await;
     gateway.up("one").await;
     gateway.up("dice").await;
-    let said = on(
-        &gateway,
-        &["tools", "call", "progress", r#"{"count":3,"ms":20}"#],
-    )
-    .await;
+    let said = on(&gateway, r#"tools call progress {"count":3,"ms":20}"#).await;
     let said = said.code(0).says("progress 1/3").says("progress 3/3");
     assert_eq!(said.out, "progressed\n");
 
-    let said = on(
-        &gateway,
-        &[
-            "tools",
-            "call",
-            "roll",
-            "--arg",
-            "dice=2d6+100",
-            "-o",
-            "json",
-        ],
-    )
-    .await
-    .code(0);
+    let said = on(&gateway, "tools call roll --arg dice=2d6+100 -o json")
+        .await
+        .code(0);
     let total = said.json()["structuredContent"]["total"].as_i64();
     assert!((102..=112).contains(&total.unwrap_or_default()), "{said:?}");
-    let said = run(
-        gateway.folder(),
-        &at(&gateway, &["tools", "call", "roll", "-"]),
-        "{\"dice\":\n\"d20\"}",
-    )
-    .await;
+    let said = on_with(&gateway, "tools call roll -", "{\"dice\":\n\"d20\"}").await;
     assert!(said.code(0).out.contains("1d20"));
-    let said = on(&gateway, &["tools", "call", "roll", "-a", "dice=many"])
-        .await
-        .code(1);
+    let said = on(&gateway, "tools call roll -a dice=many").await.code(1);
     assert!(said.out.contains("COUNTdSIDES"), "{said:?}");
     // Values are parsed as JSON if possible, and a whole object is passed byte for byte.
-    let said = on(
-        &gateway,
-        &[
-            "tools", "call", "echo", "-a", "n=1", "-a", "s=a=b", "-o", "json",
-        ],
-    )
-    .await
-    .code(0);
+    let said = on(&gateway, "tools call echo -a n=1 -a s=a=b -o json")
+        .await
+        .code(0);
     assert!(
         said.out.contains(r#"{"n":1,"s":"a=b"}"#)
             || said.out.contains(r#"{\"n\":1,\"s\":\"a=b\"}"#),
@@ -247,50 +190,27 @@ async fn calls_show_progress_results_and_errors() {
     );
     let said = on(
         &gateway,
-        &[
-            "tools",
-            "call",
-            "echo",
-            r#"{"n":12345678901234567890123}"#,
-            "-o",
-            "json",
-        ],
+        r#"tools call echo {"n":12345678901234567890123} -o json"#,
     )
     .await
     .code(0);
     assert!(said.out.contains("12345678901234567890123"), "{said:?}");
 
-    on(
+    transcript(
         &gateway,
-        &["tools", "call", "fail", r#"{"text":"it broke"}"#],
+        r#"
+        1$ tools call fail '{"text":"it broke"}'
+        1$ tools call none # Unknown tool: none
+        2$ tools call echo { # JSON
+        2$ tools call echo [] # object
+        2$ tools call echo -a x # KEY=VALUE
+        $ tools call --server dice flip
+        1$ tools call --server dice echo # tool not found
+        "#,
     )
-    .await
-    .code(1);
-    on(&gateway, &["tools", "call", "none"])
-        .await
-        .code(1)
-        .says("Unknown tool: none");
-    on(&gateway, &["tools", "call", "echo", "{"])
-        .await
-        .code(2)
-        .says("JSON");
-    on(&gateway, &["tools", "call", "echo", "[]"])
-        .await
-        .code(2)
-        .says("object");
-    on(&gateway, &["tools", "call", "echo", "-a", "x"])
-        .await
-        .code(2)
-        .says("KEY=VALUE");
-    on(&gateway, &["tools", "call", "--server", "dice", "flip"])
-        .await
-        .code(0);
-    on(&gateway, &["tools", "call", "--server", "dice", "echo"])
-        .await
-        .code(1)
-        .says("tool not found");
+    .await;
     let begun = std::time::SystemTime::now();
-    on(&gateway, &["tools", "call", "--timeout", "1", "never"])
+    on(&gateway, "tools call --timeout 1 never")
         .await
         .code(1)
         .says("--timeout");
@@ -306,21 +226,16 @@ async fn logs_outlive_the_process() {
     gateway.up("one").await;
     on(
         &gateway,
-        &[
-            "tools",
-            "call",
-            "stderr",
-            r#"{"text":"first life","lines":1}"#,
-        ],
+        r#"tools call stderr '{"text":"first life","lines":1}'"#,
     )
     .await
     .code(0);
-    let said = on(&gateway, &["logs", "one"]).await.code(0);
+    let said = on(&gateway, "logs one").await.code(0);
     assert!(said.out.contains("hello\n"), "{said:?}");
-    let said = on(&gateway, &["logs", "one", "-n", "0"]).await.code(0);
+    let said = on(&gateway, "logs one -n 0").await.code(0);
     assert_eq!(said.out, "");
 
-    let mut follow = command(gateway.folder(), &at(&gateway, &["logs", "-f", "one"]));
+    let mut follow = at(&gateway, "logs -f one");
     follow.stdin(Stdio::null());
     let mut follow = Process::spawn(follow);
     let hellos = |follow: &Process| {
@@ -328,20 +243,12 @@ async fn logs_outlive_the_process() {
         lines.iter().filter(|line| *line == "hello").count()
     };
     wait_for("the past", DEADLINE, async || hellos(&follow) == 1).await;
-    on(&gateway, &["tools", "call", "crash"]).await.code(1);
+    on(&gateway, "tools call crash").await.code(1);
     wait_for("the second life", DEADLINE, async || hellos(&follow) == 2).await;
     // After a change of its configuration it counts as a new server with the same name.
     on(
         &gateway,
-        &[
-            "add",
-            "--force",
-            "one",
-            "--",
-            &scripted(),
-            "--stderr-at-start",
-            "anew",
-        ],
+        &format!("add --force one -- {} --stderr-at-start anew", scripted()),
     )
     .await
     .code(0);
@@ -351,16 +258,10 @@ async fn logs_outlive_the_process() {
     .await;
     on(
         &gateway,
-        &[
-            "add",
-            "--force",
-            "one",
-            "--",
-            &scripted(),
-            "--exit-at-start",
-            "--stderr-at-start",
-            "dying",
-        ],
+        &format!(
+            "add --force one -- {} --exit-at-start --stderr-at-start dying",
+            scripted()
+        ),
     )
     .await
     .code(0);
@@ -369,7 +270,7 @@ async fn logs_outlive_the_process() {
             && follow.stderr().contains("exit code 5")
     })
     .await;
-    on(&gateway, &["logs", "none"])
+    on(&gateway, "logs none")
         .await
         .code(1)
         .says("no server `none`");
@@ -396,24 +297,21 @@ async fn real_servers_are_added_and_called() {
     };
     let gateway = Setup::new().serve().await;
     let time = server("mcp-server-time");
-    on(&gateway, &["add", "--wait", "25", "time", "--", &time])
+    on(&gateway, &format!("add --wait 25 time -- {time}"))
         .await
         .code(0)
         .says("connected: 2 tools");
     // The server creates a database file in its working directory before it crashes.
     let sqlite =
         json!({"command": server("mcp-server-sqlite"), "cwd": gateway.folder()}).to_string();
-    on(
-        &gateway,
-        &["add", "--wait", "25", "--json", "sqlite", &sqlite],
-    )
-    .await
-    .code(0)
-    .says("not connected");
+    on(&gateway, &format!("add --wait 25 --json sqlite '{sqlite}'"))
+        .await
+        .code(0)
+        .says("not connected");
     let zone = "timezone=Europe/Berlin";
     let said = on(
         &gateway,
-        &["tools", "call", "get_current_time", "--arg", zone],
+        &format!("tools call get_current_time --arg {zone}"),
     )
     .await;
     assert!(said.code(0).out.contains("Europe/Berlin"));

@@ -12,6 +12,7 @@ pub(crate) mod cli;
 pub(crate) mod real;
 pub(crate) mod replicas;
 pub(crate) mod session;
+pub(crate) mod shell;
 
 use std::{
     path::{Path, PathBuf},
@@ -426,4 +427,18 @@ pub(crate) async fn names(peer: &mut Peer, method: &str, list: &str, member: &st
         .iter()
         .map(|item| item[member].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// Returns whether a call failed because its server is unavailable.
+pub(crate) fn is_away(response: &Value) -> bool {
+    response["error"]["data"]["reason"] == "server_unavailable"
+}
+
+/// Waits until calls of `echo` succeed.
+pub(crate) async fn echoes(what: &str, limit: Duration, peer: &mut Peer) {
+    wait_for(what, limit, async || {
+        let answer = peer.tool("echo", json!({})).await;
+        answer.response.get("result").is_some()
+    })
+    .await;
 }

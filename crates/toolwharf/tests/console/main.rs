@@ -49,7 +49,7 @@ async fn browse_with(gateway: &Gateway, test: &str, env: &[(&str, &str)]) {
     );
     let link = gateway.logged("/sign-in#").await;
     let link = link.split_whitespace().last().unwrap();
-    let answers = gateway.folder().join("answers.json");
+    let answers = gateway.folder().join(ANSWERS);
     let ran = Command::new(node_modules().join("node/bin/node"))
         .arg(web().join("tests").join(format!("{test}.mjs")))
         .env("TOOLWHARF_URL", &gateway.url)
@@ -78,63 +78,77 @@ fn path() -> String {
     format!("{folder}:{}", std::env::var("PATH").unwrap())
 }
 
+/// The file of a server's answers that a browser test may rewrite.
+const ANSWERS: &str = "answers.json";
+
+/// The entry of a scripted server with the answers of this file.
+fn answering(setup: &Setup, name: &str, file: &str, answers: &Value) -> Value {
+    let file = setup.folder().join(file);
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    common::scripted(name, &["--answers", file])
+}
+
+/// Answers with these tools, whose calls all have the same content.
+fn with_tools(tools: &[Value], content: &Value) -> Value {
+    json!({ "methods": { "tools/list": { "tools": tools }, "tools/call": { "content": content } } })
+}
+
+fn tool(name: &str, description: &str) -> Value {
+    json!({ "name": name, "description": description, "inputSchema": { "type": "object" } })
+}
+
+fn done() -> Value {
+    json!([{ "type": "text", "text": "done" }])
+}
+
+/// A gateway with the reference server `everything`.
+async fn with_everything(setup: Setup) -> Gateway {
+    let setup = setup.server("everything", npm(EVERYTHING, &[]));
+    setup.connected().await
+}
+
+fn clock(setup: Setup) -> Setup {
+    let clock = npm("server-basic-react/dist/index.js", &["--stdio"]);
+    setup.server("clock", clock)
+}
+
+fn hopeless(setup: Setup) -> Setup {
+    let why = ["--stderr-at-start", "Error: the index is gone"];
+    setup.scripted("hopeless", &[&["--exit-at-start"], &why[..]].concat())
+}
+
 #[tokio::test]
 async fn c01_the_link_of_serve_leads_to_the_servers_live() {
-    let gateway = Setup::new()
-        .server("everything", npm(EVERYTHING, &[]))
-        .server("time", python("mcp-server-time", &[]))
-        .connected()
-        .await;
+    let setup = Setup::new().server("time", python("mcp-server-time", &[]));
+    let gateway = with_everything(setup).await;
     browse(&gateway, "c01").await;
 }
 
 #[tokio::test]
 async fn c02_a_server_in_trouble_is_shown_with_its_reason() {
-    let gateway = Setup::new()
-        .scripted("fragile", &["--stderr-at-start", "fragile says hello"])
-        .scripted(
-            "hopeless",
-            &[
-                "--exit-at-start",
-                "--stderr-at-start",
-                "Error: the index is gone",
-            ],
-        )
-        .serve()
-        .await;
+    let setup = Setup::new().scripted("fragile", &["--stderr-at-start", "fragile says hello"]);
+    let gateway = hopeless(setup).serve().await;
     gateway.up("fragile").await;
     browse(&gateway, "c02").await;
 }
 
 #[tokio::test]
 async fn c03_a_tool_is_run_asked_and_answered_in_the_page() {
-    let gateway = Setup::new()
-        .server("everything", npm(EVERYTHING, &[]))
-        .server(
-            "clock",
-            npm("server-basic-react/dist/index.js", &["--stdio"]),
-        )
-        .connected()
-        .await;
+    let gateway = with_everything(clock(Setup::new())).await;
     browse(&gateway, "c03").await;
 }
 
 #[tokio::test]
 async fn c04_a_call_is_kept_and_copied() {
-    let gateway = Setup::new()
-        .server("everything", npm(EVERYTHING, &[]))
-        .connected()
-        .await;
+    let gateway = with_everything(Setup::new()).await;
     browse(&gateway, "c04").await;
 }
 
 #[tokio::test]
 async fn c05_calls_are_filtered_opened_and_replayed() {
-    let gateway = Setup::new()
-        .settings("[audit]\nbodies = \"full\"\n")
-        .server("everything", npm(EVERYTHING, &[]))
-        .connected()
-        .await;
+    let setup = Setup::new().settings("[audit]\nbodies = \"full\"\n");
+    let gateway = with_everything(setup).await;
     browse(&gateway, "c05").await;
 }
 
@@ -142,18 +156,17 @@ async fn c05_calls_are_filtered_opened_and_replayed() {
 #[tokio::test]
 async fn c05_many_servers_and_tools_stay_fast() {
     let count = if testkit::soak() { 500 } else { 50 };
-    let setup = Setup::new();
-    let folder = setup.folder().to_owned();
-    let setup = (0..count).fold(setup, |setup, n| {
-        let tools: Vec<_> = (0..10)
-            .map(|tool| json!({ "name": format!("tool-{tool}"), "description": format!("Server {n} answers {tool}."),
-                "inputSchema": { "type": "object" } }))
-            .collect();
-        let answers = json!({ "methods": { "tools/list": { "tools": tools },
-            "tools/call": { "content": [{ "type": "text", "text": "done" }] } } });
-        let file = folder.join(format!("answers-{n}.json"));
-        std::fs::write(&file, answers.to_string()).unwrap();
-        setup.scripted(&format!("server-{n}"), &["--answers", file.to_str().unwrap()])
+    let setup = (0..count).fold(Setup::new(), |setup, n| {
+        let tools = (0..10).map(|one| {
+            tool(
+                &format!("tool-{one}"),
+                &format!("Server {n} answers {one}."),
+            )
+        });
+        let answers = with_tools(&tools.collect::<Vec<_>>(), &done());
+        let name = format!("server-{n}");
+        let entry = answering(&setup, &name, &format!("answers-{n}.json"), &answers);
+        setup.server(&name, entry)
     });
     let gateway = setup.connected().await;
     let servers = count.to_string();
@@ -163,17 +176,12 @@ async fn c05_many_servers_and_tools_stay_fast() {
 #[tokio::test]
 async fn c06_a_changed_definition_is_shown_and_decided() {
     let setup = Setup::new();
-    let tool = |name: &str, description: &str| json!({ "name": name, "description": description, "inputSchema": { "type": "object" } });
-    let answers = json!({ "methods": {
-        "tools/list": { "tools": [tool("search", "Looks things up."), tool("remove", "Removes one.")] },
-        "tools/call": { "content": [{ "type": "text", "text": "done" }] },
-    } });
-    let file = setup.folder().join("answers.json");
-    std::fs::write(&file, answers.to_string()).unwrap();
-    let gateway = setup
-        .scripted("index", &["--answers", file.to_str().unwrap()])
-        .connected()
-        .await;
+    let tools = [
+        tool("search", "Looks things up."),
+        tool("remove", "Removes one."),
+    ];
+    let index = answering(&setup, "index", ANSWERS, &with_tools(&tools, &done()));
+    let gateway = setup.server("index", index).connected().await;
     browse(&gateway, "c06").await;
 }
 
@@ -181,18 +189,11 @@ async fn c06_a_changed_definition_is_shown_and_decided() {
 async fn c11_a_link_to_this_computer_or_its_network_asks_first() {
     let setup = Setup::new();
     let links = ["http://2130706433:9/here", "https://elsewhere.example/"];
-    let links = links.map(|uri| json!({ "type": "resource_link", "uri": uri, "name": "one" }));
     let tool = json!({ "name": "links", "inputSchema": { "type": "object" } });
-    let answers = json!({ "methods": {
-        "tools/list": { "tools": [tool] },
-        "tools/call": { "content": links },
-    } });
-    let file = setup.folder().join("answers.json");
-    std::fs::write(&file, answers.to_string()).unwrap();
-    let gateway = setup
-        .scripted("links", &["--answers", file.to_str().unwrap()])
-        .connected()
-        .await;
+    let links = links.map(|uri| json!({ "type": "resource_link", "uri": uri, "name": "one" }));
+    let answers = with_tools(&[tool], &json!(links));
+    let links = answering(&setup, "links", ANSWERS, &answers);
+    let gateway = setup.server("links", links).connected().await;
     browse(&gateway, "c11-links").await;
 }
 
@@ -263,20 +264,11 @@ async fn c11_hostile_text_stays_text() {
                 "mimeType": "text/html", "blob": "PHNjcmlwdD5hbGVydCgzKTwvc2NyaXB0Pg==" } },
         ] },
     } });
-    let file = setup.folder().join("answers.json");
-    std::fs::write(&file, answers.to_string()).unwrap();
-    let gateway = setup
-        .scripted(
-            "hostile",
-            &[
-                "--answers",
-                file.to_str().unwrap(),
-                "--stderr-at-start",
-                "<img src=https://evil.example/ onerror=alert(4)>",
-            ],
-        )
-        .connected()
-        .await;
+    let mut hostile = answering(&setup, "hostile", ANSWERS, &answers);
+    let stderr = "<img src=https://evil.example/ onerror=alert(4)>";
+    let args = hostile["args"].as_array_mut().unwrap();
+    args.extend(["--stderr-at-start", stderr].map(Value::from));
+    let gateway = setup.server("hostile", hostile).connected().await;
     browse(&gateway, "c11").await;
 }
 
@@ -342,9 +334,7 @@ async fn c11_hostile_apps_stay_framed() {
     }
     methods["tools/list"] = json!({ "tools": tools });
     let scripted = |name: &str, answers: Value| {
-        let file = setup.folder().join(format!("{name}.answers.json"));
-        std::fs::write(&file, answers.to_string()).unwrap();
-        common::scripted(name, &["--answers", file.to_str().unwrap()])
+        answering(&setup, name, &format!("{name}.answers.json"), &answers)
     };
     let hostile = scripted(
         "hostile",
@@ -378,18 +368,8 @@ async fn c10_a_log_of_ten_thousand_lines_a_second_stays_smooth() {
 
 #[tokio::test]
 async fn c12_every_page_is_accessible_and_the_keyboard_is_enough() {
-    let gateway = Setup::new()
-        .server("everything", npm(EVERYTHING, &[]))
-        .scripted(
-            "hopeless",
-            &[
-                "--exit-at-start",
-                "--stderr-at-start",
-                "Error: the index is gone",
-            ],
-        )
-        .serve()
-        .await;
+    let setup = Setup::new().server("everything", npm(EVERYTHING, &[]));
+    let gateway = hopeless(setup).serve().await;
     gateway.up("everything").await;
     browse(&gateway, "c12").await;
 }
@@ -422,16 +402,10 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
         says("Back again."),
     ]))
     .await;
-    let gateway = Setup::new()
+    let setup = Setup::new()
         .settings(&common::chat::agent(&llm, ""))
-        .env("ANTHROPIC_API_KEY", "sk-test")
-        .server(
-            "clock",
-            npm("server-basic-react/dist/index.js", &["--stdio"]),
-        )
-        .server("everything", npm(EVERYTHING, &[]))
-        .connected()
-        .await;
+        .env("ANTHROPIC_API_KEY", "sk-test");
+    let gateway = with_everything(clock(setup)).await;
     browse(&gateway, "c14").await;
 }
 
@@ -509,15 +483,8 @@ async fn c14_a_tool_that_is_kept_back_is_approved_in_the_chat() {
     let setup = Setup::new()
         .settings(&common::chat::agent(&llm, ""))
         .env("ANTHROPIC_API_KEY", "sk-test");
-    let answers = json!({ "methods": {
-        "tools/list": { "tools": [{ "name": "search", "description": "Looks things up.", "inputSchema": { "type": "object" } }] },
-        "tools/call": { "content": [{ "type": "text", "text": "done" }] },
-    } });
-    let file = setup.folder().join("answers.json");
-    std::fs::write(&file, answers.to_string()).unwrap();
-    let gateway = setup
-        .scripted("index", &["--answers", file.to_str().unwrap()])
-        .connected()
-        .await;
+    let answers = with_tools(&[tool("search", "Looks things up.")], &done());
+    let index = answering(&setup, "index", ANSWERS, &answers);
+    let gateway = setup.server("index", index).connected().await;
     browse(&gateway, "c14-approval").await;
 }

@@ -90,6 +90,21 @@ impl<'g> Api<'g> {
         self.ok("PUT", path, body).await
     }
 
+    pub(crate) async fn delete(&self, path: &str) -> Value {
+        self.ok("DELETE", path, Value::Null).await
+    }
+
+    /// Creates a project.
+    pub(crate) async fn project(&self, id: &str) -> Value {
+        self.put(&format!("/projects/{id}"), json!({})).await
+    }
+
+    /// Adds a server to a project, or changes it.
+    pub(crate) async fn server(&self, project: &str, name: &str, entry: Value) -> Value {
+        let path = format!("/mcp/servers/{name}?project={project}");
+        self.put(&path, entry).await
+    }
+
     /// Sends a request that must be refused. Returns the problem.
     pub(crate) async fn refused(&self, method: &str, path: &str, body: &str, status: u16) -> Value {
         let reply = self
@@ -121,4 +136,21 @@ pub(crate) fn problem(reply: &Reply, status: u16) -> Value {
     assert!(problem["type"].is_string() && problem["title"].is_string());
     assert!(!problem["detail"].as_str().unwrap().is_empty());
     problem
+}
+
+/// Returns the requests of a table with a line for each: `METHOD path status expected | body`, where `expected` is for the
+/// test to compare.
+pub(crate) fn requests(table: &str) -> Vec<(&str, &str, u16, &str, &str)> {
+    fn row(line: &str) -> Option<(&str, &str, u16, &str, &str)> {
+        let (words, body) = line.split_once('|')?;
+        let mut words = words.trim().splitn(4, ' ');
+        let (method, path) = (words.next()?, words.next()?);
+        let status = words.next()?.parse().ok()?;
+        Some((method, path, status, words.next()?, body.trim()))
+    }
+
+    let lines = table.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| row(line).unwrap_or_else(|| panic!("{line}")))
+        .collect()
 }

@@ -12,331 +12,99 @@ use crate::common::{Setup, scripted};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, wait_for};
 
-/// A meaningful request: method, route, path, body, and the status if it is allowed. In a path, `NEW` is a key created
-/// for this request, `MADE` a server, and `FRESH` an unused name.
-const ROWS: &[(&str, &str, &str, &str, u16)] = &[
-    ("GET", "", "", "", 200),
-    ("GET", "/status", "/status", "", 200),
-    ("GET", "/settings", "/settings", "", 200),
-    ("GET", "/doctor", "/doctor", "", 200),
-    ("GET", "/replicas", "/replicas", "", 200),
-    ("POST", "/master-key/rotate", "/master-key/rotate", "", 200),
-    ("POST", "/browser-links", "/browser-links", "", 200),
-    (
-        "POST",
-        "/import",
-        "/import",
-        r#"{"text":"{\"mcpServers\":{}}"}"#,
-        200,
-    ),
-    ("GET", "/mcp/servers", "/mcp/servers", "", 200),
-    ("POST", "/mcp/servers", "/mcp/servers", HOSTED_ENTRY, 201),
-    (
-        "PUT",
-        "/mcp/servers/{id}",
-        "/mcp/servers/FRESH?project=a",
-        r#"{"url":"https://x.example.com","enabled":false}"#,
-        201,
-    ),
-    (
-        "GET",
-        "/mcp/servers/{id}",
-        "/mcp/servers/own?project=a",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/mcp/servers/{id}/entry",
-        "/mcp/servers/own/entry?project=a",
-        "",
-        200,
-    ),
-    (
-        "PUT",
-        "/mcp/servers/{id}/entry",
-        "/mcp/servers/own/entry?project=a&dry_run=true",
-        r#"{"url":"https://x.example.com"}"#,
-        200,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/enable",
-        "/mcp/servers/own/enable?project=a",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/disable",
-        "/mcp/servers/MADE/disable?project=a",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/stop",
-        "/mcp/servers/own/stop?project=a",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/start",
-        "/mcp/servers/own/start?project=a",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/restart",
-        "/mcp/servers/own/restart?project=a",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/call",
-        "/mcp/servers/own/call?project=a",
-        r#"{"method":"ping"}"#,
-        200,
-    ),
-    (
-        "GET",
-        "/mcp/servers/{id}/logs",
-        "/mcp/servers/own/logs?project=a",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/mcp/servers/{id}/events",
-        "/mcp/servers/own/events?project=a",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/mcp/servers/{id}/tools",
-        "/mcp/servers/own/tools?project=a",
-        "",
-        200,
-    ),
-    (
-        "PUT",
-        "/mcp/servers/{id}/tools/{tool}",
-        "/mcp/servers/own/tools/echo?project=a",
-        "{}",
-        200,
-    ),
-    (
-        "DELETE",
-        "/mcp/servers/{id}/tools/{tool}",
-        "/mcp/servers/own/tools/echo?project=a",
-        "",
-        204,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/approve",
-        "/mcp/servers/own/approve?project=a",
-        r#"{"tools":{"echo":"x"}}"#,
-        409,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/update",
-        "/mcp/servers/own/update?project=a",
-        r#"{"check":true}"#,
-        409,
-    ),
-    ("GET", "/logins", "/logins?project=a", "", 200),
-    (
-        "GET",
-        "/mcp/servers/{id}/login",
-        "/mcp/servers/own/login?project=a",
-        "",
-        404,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/login",
-        "/mcp/servers/own/login?project=a",
-        "{}",
-        409,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/login/finish",
-        "/mcp/servers/own/login/finish?project=a",
-        r#"{"redirect":"http://127.0.0.1/login/callback?code=x&state=y"}"#,
-        400,
-    ),
-    (
-        "DELETE",
-        "/mcp/servers/{id}/login",
-        "/mcp/servers/own/login?project=a",
-        "",
-        204,
-    ),
-    (
-        "GET",
-        "/mcp/servers/{id}/changes",
-        "/mcp/servers/own/changes?project=a",
-        "",
-        200,
-    ),
-    (
-        "DELETE",
-        "/mcp/servers/{id}",
-        "/mcp/servers/MADE?project=a",
-        "",
-        204,
-    ),
-    ("GET", "/projects", "/projects", "", 200),
-    ("PUT", "/projects/{project}", "/projects/a", "{}", 200),
-    ("GET", "/projects/{project}", "/projects/a", "", 200),
-    ("GET", "/tools", "/tools?project=a", "", 200),
-    (
-        "PUT",
-        "/projects/{project}/secrets/{name}",
-        "/projects/a/secrets/S",
-        r#"{"value":"v"}"#,
-        201,
-    ),
-    (
-        "GET",
-        "/projects/{project}/secrets",
-        "/projects/a/secrets",
-        "",
-        200,
-    ),
-    (
-        "DELETE",
-        "/projects/{project}/secrets/{name}",
-        "/projects/a/secrets/S",
-        "",
-        204,
-    ),
-    (
-        "PUT",
-        "/projects/{project}/products/{name}",
-        "/projects/a/products/p",
-        r#"{"name":"p","version":"1","mcp":{"servers":{}}}"#,
-        201,
-    ),
-    (
-        "GET",
-        "/projects/{project}/products",
-        "/projects/a/products",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/projects/{project}/products/{name}",
-        "/projects/a/products/none",
-        "",
-        404,
-    ),
-    (
-        "DELETE",
-        "/projects/{project}/products/{name}",
-        "/projects/a/products/p",
-        "",
-        204,
-    ),
-    (
-        "GET",
-        "/registry/servers",
-        "/registry/servers?project=a",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/registry/servers/{name}",
-        "/registry/servers/time?project=a",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/registry/servers/{name}/install",
-        "/registry/servers/none/install?project=a",
-        "{}",
-        404,
-    ),
-    ("GET", "/runs", "/runs?project=a", "", 200),
-    ("GET", "/runs/{run}", "/runs/none?project=a", "", 404),
-    ("GET", "/calls", "/calls?project=a", "", 200),
-    (
-        "GET",
-        "/calls/statistics",
-        "/calls/statistics?project=a",
-        "",
-        200,
-    ),
-    ("GET", "/events", "/events?project=a", "", 200),
-    ("GET", "/calls/{call}", "/calls/none?project=a", "", 404),
-    ("GET", "/keys", "/keys?project=a", "", 200),
-    (
-        "POST",
-        "/keys",
-        "/keys?project=a",
-        r#"{"name":"k","role":"read"}"#,
-        201,
-    ),
-    ("DELETE", "/keys/{key}", "/keys/NEW?project=a", "", 204),
-    (
-        "POST",
-        "/chat",
-        "/chat?project=a",
-        r#"{"message":"hi"}"#,
-        409,
-    ),
-    ("GET", "/conversations", "/conversations?project=a", "", 200),
-    (
-        "GET",
-        "/conversations/{conversation}",
-        "/conversations/none?project=a",
-        "",
-        404,
-    ),
-    (
-        "DELETE",
-        "/conversations/{conversation}",
-        "/conversations/none?project=a",
-        "",
-        404,
-    ),
-    (
-        "POST",
-        "/conversations/{conversation}/answers",
-        "/conversations/none/answers?project=a",
-        r#"{"call":"toolu_1","answers":{}}"#,
-        409,
-    ),
-    ("GET", "/clients", "/clients", "", 200),
-    (
-        "POST",
-        "/clients/{client}/connect",
-        "/clients/cursor/connect",
-        r#"{"dry_run":true}"#,
-        409,
-    ),
-    (
-        "POST",
-        "/clients/{client}/disconnect",
-        "/clients/cursor/disconnect",
-        "",
-        409,
-    ),
-    ("DELETE", "/projects/{project}", "/projects/a", "", 204),
-];
+/// A meaningful request for each route: method, route, status if it is allowed, path if it differs (or `=`), body. In a
+/// path, `NEW` is a key created for this request, `MADE` a server, and `FRESH` an unused name.
+const ROWS: &str = r#"
+GET / 200
+GET /status 200
+GET /settings 200
+GET /doctor 200
+GET /replicas 200
+POST /master-key/rotate 200
+POST /browser-links 200
+POST /import 200 = {"text":"{\"mcpServers\":{}}"}
+GET /mcp/servers 200
+POST /mcp/servers 201 = {"name":"h","project":"a","command":"true","enabled":false}
+PUT /mcp/servers/{id} 201 /mcp/servers/FRESH?project=a {"url":"https://x.example.com","enabled":false}
+GET /mcp/servers/{id} 200 /mcp/servers/own?project=a
+GET /mcp/servers/{id}/entry 200 /mcp/servers/own/entry?project=a
+PUT /mcp/servers/{id}/entry 200 /mcp/servers/own/entry?project=a&dry_run=true {"url":"https://x.example.com"}
+POST /mcp/servers/{id}/enable 200 /mcp/servers/own/enable?project=a
+POST /mcp/servers/{id}/disable 200 /mcp/servers/MADE/disable?project=a
+POST /mcp/servers/{id}/stop 200 /mcp/servers/own/stop?project=a
+POST /mcp/servers/{id}/start 200 /mcp/servers/own/start?project=a
+POST /mcp/servers/{id}/restart 200 /mcp/servers/own/restart?project=a
+POST /mcp/servers/{id}/call 200 /mcp/servers/own/call?project=a {"method":"ping"}
+GET /mcp/servers/{id}/logs 200 /mcp/servers/own/logs?project=a
+GET /mcp/servers/{id}/events 200 /mcp/servers/own/events?project=a
+GET /mcp/servers/{id}/tools 200 /mcp/servers/own/tools?project=a
+PUT /mcp/servers/{id}/tools/{tool} 200 /mcp/servers/own/tools/echo?project=a {}
+DELETE /mcp/servers/{id}/tools/{tool} 204 /mcp/servers/own/tools/echo?project=a
+POST /mcp/servers/{id}/approve 409 /mcp/servers/own/approve?project=a {"tools":{"echo":"x"}}
+POST /mcp/servers/{id}/update 409 /mcp/servers/own/update?project=a {"check":true}
+GET /logins 200 /logins?project=a
+GET /mcp/servers/{id}/login 404 /mcp/servers/own/login?project=a
+POST /mcp/servers/{id}/login 409 /mcp/servers/own/login?project=a {}
+POST /mcp/servers/{id}/login/finish 400 /mcp/servers/own/login/finish?project=a {"redirect":"http://127.0.0.1/login/callback?code=x&state=y"}
+DELETE /mcp/servers/{id}/login 204 /mcp/servers/own/login?project=a
+GET /mcp/servers/{id}/changes 200 /mcp/servers/own/changes?project=a
+DELETE /mcp/servers/{id} 204 /mcp/servers/MADE?project=a
+GET /projects 200
+PUT /projects/{project} 200 /projects/a {}
+GET /projects/{project} 200 /projects/a
+GET /tools 200 /tools?project=a
+PUT /projects/{project}/secrets/{name} 201 /projects/a/secrets/S {"value":"v"}
+GET /projects/{project}/secrets 200 /projects/a/secrets
+DELETE /projects/{project}/secrets/{name} 204 /projects/a/secrets/S
+PUT /projects/{project}/products/{name} 201 /projects/a/products/p {"name":"p","version":"1","mcp":{"servers":{}}}
+GET /projects/{project}/products 200 /projects/a/products
+GET /projects/{project}/products/{name} 404 /projects/a/products/none
+DELETE /projects/{project}/products/{name} 204 /projects/a/products/p
+GET /registry/servers 200 /registry/servers?project=a
+GET /registry/servers/{name} 200 /registry/servers/time?project=a
+POST /registry/servers/{name}/install 404 /registry/servers/none/install?project=a {}
+GET /runs 200 /runs?project=a
+GET /runs/{run} 404 /runs/none?project=a
+GET /calls 200 /calls?project=a
+GET /calls/statistics 200 /calls/statistics?project=a
+GET /events 200 /events?project=a
+GET /calls/{call} 404 /calls/none?project=a
+GET /keys 200 /keys?project=a
+POST /keys 201 /keys?project=a {"name":"k","role":"read"}
+DELETE /keys/{key} 204 /keys/NEW?project=a
+POST /chat 409 /chat?project=a {"message":"hi"}
+GET /conversations 200 /conversations?project=a
+GET /conversations/{conversation} 404 /conversations/none?project=a
+DELETE /conversations/{conversation} 404 /conversations/none?project=a
+POST /conversations/{conversation}/answers 409 /conversations/none/answers?project=a {"call":"toolu_1","answers":{}}
+GET /clients 200
+POST /clients/{client}/connect 409 /clients/cursor/connect {"dry_run":true}
+POST /clients/{client}/disconnect 409 /clients/cursor/disconnect
+DELETE /projects/{project} 204 /projects/a
+"#;
 
-/// A hosted server of the requested project.
-const HOSTED_ENTRY: &str = r#"{"name":"h","project":"a","command":"true","enabled":false}"#;
+/// Method, route, path, body, and the status if it is allowed.
+type Row = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    u16,
+);
+
+fn rows() -> Vec<Row> {
+    let rows = ROWS.lines().filter(|line| !line.is_empty()).map(|line| {
+        let mut words = line.splitn(5, ' ');
+        let method = words.next().expect("a method");
+        let route = words.next().expect("a route");
+        let route = route.strip_suffix("/").unwrap_or(route);
+        let status = words.next().expect("a status").parse();
+        let path = words.next().filter(|path| *path != "=").unwrap_or(route);
+        let body = words.next().unwrap_or_default();
+        (method, route, path, body, status.expect("a number"))
+    });
+    rows.collect()
+}
 
 /// For unique names.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -402,12 +170,9 @@ fn expected(caller: Caller, route: &str, role: &str) -> Expected {
 /// Creates everything that the rows refer to.
 async fn prepare(admin: &Api<'_>) {
     for project in ["a", "b"] {
-        admin.put(&format!("/projects/{project}"), json!({})).await;
+        admin.project(project).await;
         admin
-            .put(
-                &format!("/mcp/servers/own?project={project}"),
-                scripted("own", &[]),
-            )
+            .server(project, "own", scripted("own", &[]))
             .await;
         admin.get(&format!("/tools?project={project}")).await;
     }
@@ -416,7 +181,7 @@ async fn prepare(admin: &Api<'_>) {
 async fn send(
     api: &Api<'_>,
     admin: &Api<'_>,
-    row: &(&str, &str, &str, &str, u16),
+    row: &Row,
     project: &str,
 ) -> Reply {
     let (method, _, path, body, _) = row;
@@ -428,7 +193,7 @@ async fn send(
     );
     if path.contains("MADE") {
         let entry = json!({"url": "https://x.example.com", "enabled": false});
-        admin.put("/mcp/servers/url?project=a", entry).await;
+        admin.server("a", "url", entry).await;
         path = path.replace("MADE", "url");
     }
     if path.contains("NEW") {
@@ -436,7 +201,7 @@ async fn send(
         path = path.replace("NEW", &id);
     }
     let path = format!("/api/v1{path}");
-    let answer = api.open(method, &path, (*body).to_owned(), &[]).await;
+    let answer = api.open(method, &path, *body, &[]).await;
     if path.contains("/events?") && answer.is_event_stream() {
         // The stream has no end.
         return Reply {
@@ -466,12 +231,13 @@ async fn every_route_with_every_key() {
             )
         })
         .collect();
-    let rows: Vec<(String, String)> = ROWS
-        .iter()
-        .map(|row| (row.0.to_owned(), format!("/api/v1{}", row.1)))
-        .collect();
-    for route in needs.keys() {
-        assert!(rows.contains(route), "{route:?} needs a row");
+    let rows = rows();
+    for (method, route) in needs.keys() {
+        let mut known = rows.iter().map(|row| (row.0, format!("/api/v1{}", row.1)));
+        assert!(
+            known.any(|row| row.0 == method && row.1 == *route),
+            "{method} {route} needs a row"
+        );
     }
 
     // Callers without permission: nothing happens, whatever the row would do.
@@ -482,7 +248,7 @@ async fn every_route_with_every_key() {
     }
     let (id, revoked) = admin.key("a", "manage").await;
     admin
-        .ok("DELETE", &format!("/keys/{id}?project=a"), Value::Null)
+        .delete(&format!("/keys/{id}?project=a"))
         .await;
     tokens.push((Caller::Revoked, revoked));
     let soon = chrono::Utc::now() + chrono::Duration::seconds(1);
@@ -505,7 +271,7 @@ async fn every_route_with_every_key() {
         ["enabled", "config", "pid", "updated_at"].map(|key| row[key].clone())
     };
     let (before, project) = (file(), own().await);
-    for row in ROWS {
+    for row in &rows {
         let need = &needs[&(row.0.to_owned(), format!("/api/v1{}", row.1))];
         for (caller, api) in &callers {
             let Expected::Refused(status) = expected(*caller, row.1, need) else {
@@ -537,7 +303,7 @@ async fn every_route_with_every_key() {
     callers.push((Caller::Admin, Api::admin(&gateway)));
     let mut allowed = 0;
     for (caller, api) in &callers {
-        for row in ROWS {
+        for row in &rows {
             let need = &needs[&(row.0.to_owned(), format!("/api/v1{}", row.1))];
             if expected(*caller, row.1, need) != Expected::Allowed {
                 continue;
@@ -551,7 +317,7 @@ async fn every_route_with_every_key() {
             allowed += 1;
         }
     }
-    assert!(allowed > ROWS.len(), "{allowed}");
+    assert!(allowed > rows.len(), "{allowed}");
 }
 
 #[tokio::test]
@@ -569,7 +335,7 @@ async fn a_key_is_wanted_in_one_place_only_and_for_everything() {
         ("cookie", format!("authorization=Bearer {token}")),
     ];
     let unknown = [("GET", "/nothing"), ("PATCH", "/mcp/servers")];
-    let known = ROWS.iter().map(|row| (row.0, row.2));
+    let known = rows().into_iter().map(|row| (row.0, row.2));
     for (method, path) in known.chain(unknown) {
         let path = format!("/api/v1{path}");
         for (name, value) in &wrong {
@@ -664,6 +430,26 @@ async fn a_key_for_all_projects_does_what_its_role_permits_in_each() {
         .expect("an administrator's");
     own.refused("DELETE", &format!("/keys/{id}"), "", 403).await;
     admin
-        .ok("DELETE", &format!("/keys/{id}"), Value::Null)
+        .delete(&format!("/keys/{id}"))
         .await;
+}
+
+#[tokio::test]
+async fn foreign_pages_are_refused_with_the_right_token_too() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    let admin = Api::admin(&gateway);
+    let file = || std::fs::read_to_string(gateway.servers_file()).expect("a file");
+    let before = file();
+    for (method, _, path, body, _) in rows() {
+        for foreign in [
+            ("origin", "http://evil.example.com"),
+            ("origin", "null"),
+            ("host", "evil.example.com"),
+        ] {
+            let path = format!("/api/v1{path}");
+            let reply = admin.ask(method, &path, body, &[foreign]).await;
+            assert_eq!(reply.status, 403, "{method} {path} {foreign:?}");
+        }
+    }
+    assert_eq!(file(), before);
 }

@@ -103,7 +103,7 @@ async fn entries_of_projects_and_registrations_are_changed_alike() {
     api.put("/projects/shop", json!({ "name": "Shop" })).await;
     let entry = json!({ "type": "sse", "url": "https://x.example.com/sse", "enabled": false,
         "description": "What it is for", "headers": { "X-Key": "hidden-1", "X-More": "${MORE}" } });
-    api.put("/mcp/servers/web?project=shop", entry.clone())
+    api.server("shop", "web", entry.clone())
         .await;
     let path = "/api/v1/mcp/servers/web/entry?project=shop";
     let shown = api.ask("GET", path, "", &[]).await;
@@ -174,7 +174,7 @@ async fn told_in_events(api: &Api<'_>, server: &str) -> String {
 async fn no_answer_tells_a_secret_of_an_entry() {
     let gateway = Setup::new().serve().await;
     let admin = Api::admin(&gateway);
-    admin.put("/projects/shop", json!({})).await;
+    admin.project("shop").await;
     let put = |name: &str| format!("/mcp/servers/{name}?project=shop");
     let answered = admin.put(&put("web"), secretive()).await;
     assert!(!answered.to_string().contains("hidden"), "{answered}");
@@ -233,9 +233,9 @@ async fn a_masked_value_is_sent_to_no_other_server() {
         .serve()
         .await;
     let api = Api::admin(&gateway);
-    api.put("/projects/shop", json!({})).await;
+    api.project("shop").await;
     let web = json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": "hidden-2" }, "enabled": false });
-    api.put("/mcp/servers/web?project=shop", web).await;
+    api.server("shop", "web", web).await;
     let (_, token) = api.key("shop", "manage").await;
     let manager = Api::with(&gateway, &token);
     let moved =
@@ -261,7 +261,7 @@ async fn a_masked_value_is_sent_to_no_other_server() {
     // Another path on the same host counts as the same server.
     let mut near = moved.clone();
     near["url"] = "http://127.0.0.1:9/other".into();
-    manager.put("/mcp/servers/web?project=shop", near).await;
+    manager.server("shop", "web", near).await;
     let shown = manager.get("/mcp/servers/web?project=shop").await;
     assert_eq!(shown["config"]["url"], "http://127.0.0.1:9/other");
     assert_eq!(shown["config"]["headers"]["X-Key"], "•••");
@@ -274,7 +274,7 @@ async fn a_masked_value_is_sent_to_no_other_server() {
 async fn fields_of_the_other_kind_and_files_of_the_host_are_refused() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/shop", json!({})).await;
+    api.project("shop").await;
     let (_, token) = api.key("shop", "manage").await;
     let manager = Api::with(&gateway, &token);
     let both = json!({ "type": "http", "url": "http://127.0.0.1:9/mcp", "command": "sh", "args": ["-c", "true"],
@@ -317,5 +317,5 @@ async fn fields_of_the_other_kind_and_files_of_the_host_are_refused() {
         let reply = manager.ask("PUT", path, entry.to_string(), &[]).await;
         problem(&reply, 403);
     }
-    api.put("/mcp/servers/file?project=shop", file).await;
+    api.server("shop", "file", file).await;
 }

@@ -70,7 +70,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
     let admin = Api::admin(&gateway);
     for project in ["a", "b"] {
-        admin.put(&format!("/projects/{project}"), json!({})).await;
+        admin.project(project).await;
         let path = format!("/mcp/servers/own?project={project}");
         admin.put(&path, scripted("own", &[])).await;
     }
@@ -87,7 +87,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     let call = until(&mut stream, "call", |call| call["status"] == "ok").await;
     assert_eq!(call["project"], "a", "{call:#}");
     admin
-        .ok("DELETE", &format!("/keys/{id}"), Value::Null)
+        .delete(&format!("/keys/{id}"))
         .await;
     while let Some(event) = stream.next_event(DEADLINE).await {
         let data = event.json().unwrap_or_default();

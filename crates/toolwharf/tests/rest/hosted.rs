@@ -39,7 +39,7 @@ async fn host(admin: &Api<'_>, name: &str, project: Option<&str>, options: &[&st
 
 async fn projects(admin: &Api<'_>) {
     for project in ["a", "b"] {
-        admin.put(&format!("/projects/{project}"), json!({})).await;
+        admin.project(project).await;
     }
 }
 

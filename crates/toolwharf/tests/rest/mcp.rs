@@ -1,6 +1,6 @@
 //! Authorization over MCP: every method with every kind of key, over each transport of both eras.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{DEADLINE, Peer, RawClient, Reply, peer, wait_for};
 
 use crate::{
@@ -88,17 +88,14 @@ async fn every_method_with_every_key() {
     let gateway = Setup::new().settings(settings).serve().await;
     let admin = Api::admin(&gateway);
     for project in ["a", "b"] {
-        admin.put(&format!("/projects/{project}"), json!({})).await;
+        admin.project(project).await;
         admin
-            .put(
-                &format!("/mcp/servers/own?project={project}"),
-                scripted("own", &["--prompts", "1"]),
-            )
+            .server(project, "own", scripted("own", &["--prompts", "1"]))
             .await;
     }
     let (id, revoked) = admin.key("a", "manage").await;
     admin
-        .ok("DELETE", &format!("/keys/{id}?project=a"), Value::Null)
+        .delete(&format!("/keys/{id}?project=a"))
         .await;
     let soon = chrono::Utc::now() + chrono::Duration::milliseconds(500);
     let wanted = json!({"name": "k", "role": "manage", "expires_at": soon});
@@ -181,7 +178,7 @@ async fn every_method_with_every_key() {
     .await;
     peer.tool("echo", json!({"text": "x"})).await.text();
     admin
-        .ok("DELETE", &format!("/keys/{id}?project=a"), Value::Null)
+        .delete(&format!("/keys/{id}?project=a"))
         .await;
     let outcome = peer.tool("echo", json!({"text": "x"})).await;
     assert!(outcome.response["error"].is_object(), "{outcome:?}");

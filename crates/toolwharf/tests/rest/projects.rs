@@ -1,6 +1,6 @@
 //! Projects over the REST API: their configuration, permissions and preconditions.
 
-use crate::api::{Api, problem};
+use crate::api::{Api, problem, requests};
 use crate::common::{Gateway, LEGACY, Setup, scripted};
 use serde_json::{Value, json};
 use testkit::{Peer, peer};
@@ -50,7 +50,7 @@ async fn a_project_is_made_changed_listed_and_removed() {
     assert!(unchanged.body.is_empty());
 
     for id in ["b", "c", "d"] {
-        api.put(&format!("/projects/{id}"), json!({})).await;
+        api.project(id).await;
     }
     let mut seen = Vec::new();
     let mut after = String::new();
@@ -71,7 +71,7 @@ async fn a_project_is_made_changed_listed_and_removed() {
 
     let kept = api.ask("DELETE", path, "", &[("if-match", &tag)]).await;
     problem(&kept, 412);
-    api.ok("DELETE", "/projects/a", Value::Null).await;
+    api.delete("/projects/a").await;
     let gone = api.refused("GET", "/projects/a", "", 404).await;
     assert_eq!(gone["detail"], "there is no project `a`");
 }
@@ -80,11 +80,11 @@ async fn a_project_is_made_changed_listed_and_removed() {
 async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let mut entry = scripted("one", &[]);
     entry["description"] = "the one".into();
     entry["env"] = json!({"KEY": "${KEY}"});
-    let made = api.put("/mcp/servers/one?project=a", entry.clone()).await;
+    let made = api.server("a", "one", entry.clone()).await;
     assert_eq!(made["description"], "the one");
     assert_eq!(made["enabled"], true);
     assert!(
@@ -147,7 +147,7 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
         .await;
     let after = pid().await;
     assert!(after.is_some() && after != before, "{before:?} {after:?}");
-    api.ok("DELETE", "/mcp/servers/one?project=a", Value::Null)
+    api.delete("/mcp/servers/one?project=a")
         .await;
     api.refused("GET", "/mcp/servers/one?project=a", "", 404)
         .await;
@@ -160,12 +160,12 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
 async fn an_entry_may_have_the_shape_of_a_row() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let row = json!({
         "name": "web", "transport": "http", "description": "the web", "enabled": false,
         "config": {"url": "https://tools.example.com/mcp"},
     });
-    let made = api.put("/mcp/servers/web?project=a", row.clone()).await;
+    let made = api.server("a", "web", row.clone()).await;
     let entry = json!({"type": "http", "url": "https://tools.example.com/mcp"});
     assert_eq!((&made["config"], &made["enabled"]), (&entry, &json!(false)));
     assert_eq!(made["description"], "the web");
@@ -204,7 +204,7 @@ async fn an_entry_may_have_the_shape_of_a_row() {
 async fn a_projects_key_registers_urls_only() {
     let gateway = Setup::new().serve().await;
     let admin = Api::admin(&gateway);
-    admin.put("/projects/a", json!({})).await;
+    admin.project("a").await;
     let (_, token) = admin.key("a", "manage").await;
     let api = Api::with(&gateway, &token);
     let refused = api
@@ -221,10 +221,7 @@ async fn a_projects_key_registers_urls_only() {
             .is_some_and(|why| why.contains("administrator"))
     );
     let made = api
-        .put(
-            "/mcp/servers/x?project=a",
-            json!({"url": "https://tools.example.com/mcp"}),
-        )
+        .server("a", "x", json!({"url": "https://tools.example.com/mcp"}))
         .await;
     assert_eq!(made["registered_by"], "project");
     assert_eq!(
@@ -233,10 +230,7 @@ async fn a_projects_key_registers_urls_only() {
     );
     // When an administrator puts the same entry, it counts as registered by the administrator.
     let made = admin
-        .put(
-            "/mcp/servers/x?project=a",
-            json!({"url": "https://tools.example.com/mcp"}),
-        )
+        .server("a", "x", json!({"url": "https://tools.example.com/mcp"}))
         .await;
     assert_eq!(made["registered_by"], Value::Null);
     let claimed = json!({"url": "https://x.example.com", "registeredBy": "admin"}).to_string();
@@ -253,183 +247,49 @@ async fn a_projects_key_registers_urls_only() {
 async fn what_is_wrong_says_where_and_changes_nothing() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
-    let long = "x".repeat(1 << 20);
+    api.project("a").await;
     let injected = "a'; DROP TABLE kb.projects; --";
-    for (method, path, body, status, pointer) in [
-        (
-            "PUT",
-            "/projects/a%20b".to_owned(),
-            "{}".to_owned(),
-            400,
-            None,
-        ),
-        ("PUT", "/projects/..%2F".to_owned(), "{}".into(), 400, None),
-        ("PUT", "/projects/%2E%2E".to_owned(), "{}".into(), 400, None),
-        ("PUT", "/projects/a%00".to_owned(), "{}".into(), 400, None),
-        ("PUT", "/projects/%FF".to_owned(), "{}".into(), 400, None),
-        (
-            "PUT",
-            "/projects/b".to_owned(),
-            json!({"name": long}).to_string(),
-            400,
-            Some("/name"),
-        ),
-        (
-            "PUT",
-            "/projects/b".to_owned(),
-            json!({"name": "\0"}).to_string(),
-            400,
-            Some("/name"),
-        ),
-        (
-            "PUT",
-            "/projects/b".to_owned(),
-            json!({"name": 1}).to_string(),
-            400,
-            Some("/name"),
-        ),
-        (
-            "PUT",
-            "/projects/b".to_owned(),
-            json!({"naming": "x"}).to_string(),
-            400,
-            Some("/naming"),
-        ),
-        (
-            "PUT",
-            "/projects/b".to_owned(),
-            json!({"nmae": "x"}).to_string(),
-            400,
-            Some("/nmae"),
-        ),
-        (
-            "PUT",
-            "/projects/b".to_owned(),
-            r#"["name"]"#.into(),
-            400,
-            None,
-        ),
-        ("PUT", "/projects/b".to_owned(), "[".into(), 400, None),
-        ("GET", "/projects?limit=0".into(), String::new(), 400, None),
-        (
-            "GET",
-            "/projects?limit=1001".into(),
-            String::new(),
-            400,
-            None,
-        ),
-        (
-            "GET",
-            "/projects?limit=many".into(),
-            String::new(),
-            400,
-            None,
-        ),
-        (
-            "PUT",
-            "/mcp/servers/..?project=a".into(),
-            "{}".into(),
-            422,
-            None,
-        ),
-        (
-            "PUT",
-            "/mcp/servers/%2E%2E?project=a".into(),
-            "{}".into(),
-            422,
-            None,
-        ),
-        (
-            "PUT",
-            "/mcp/servers/a%00b?project=a".into(),
-            "{}".into(),
-            422,
-            None,
-        ),
-        (
-            "PUT",
-            "/mcp/servers/x?project=a".into(),
-            "[]".into(),
-            422,
-            Some(""),
-        ),
-        (
-            "PUT",
-            "/mcp/servers/x?project=a".into(),
-            "{}".into(),
-            422,
-            Some(""),
-        ),
-        (
-            "PUT",
-            "/mcp/servers/x?project=a".into(),
-            json!({"command": "x", "description": 7}).to_string(),
-            422,
-            Some("/description"),
-        ),
-        (
-            "PUT",
-            "/projects/a/secrets/a-b".into(),
-            json!({"value": "v"}).to_string(),
-            400,
-            None,
-        ),
-        (
-            "PUT",
-            "/projects/a/secrets/a%00b".into(),
-            json!({"value": "v"}).to_string(),
-            400,
-            None,
-        ),
-        (
-            "PUT",
-            "/projects/a/secrets/A".into(),
-            json!({"value": "\0"}).to_string(),
-            400,
-            Some("/value"),
-        ),
-        (
-            "DELETE",
-            "/projects/a/secrets/NONE".into(),
-            String::new(),
-            404,
-            None,
-        ),
-        ("GET", "/calls/none".into(), String::new(), 404, None),
-        ("GET", "/calls/a%00".into(), String::new(), 400, None),
-        ("GET", "/calls?status=odd".into(), String::new(), 400, None),
-        (
-            "GET",
-            "/calls?since=yesterday".into(),
-            String::new(),
-            400,
-            None,
-        ),
-        (
-            "POST",
-            "/keys?project=a".into(),
-            json!({"name": "k", "role": "admin"}).to_string(),
-            400,
-            Some("/role"),
-        ),
-        (
-            "POST",
-            "/keys?project=a".into(),
-            json!({"name": "k", "role": "read", "expires_at": "2001-01-01T00:00:00Z"}).to_string(),
-            400,
-            Some("/expires_at"),
-        ),
-        (
-            "DELETE",
-            "/keys/none?project=a".into(),
-            String::new(),
-            404,
-            None,
-        ),
-    ] {
-        let problem = api.refused(method, &path, &body, status).await;
+    let long = json!({"name": "x".repeat(1 << 20)}).to_string();
+    let table = r#"
+        PUT /projects/a%20b 400 - | {}
+        PUT /projects/..%2F 400 - | {}
+        PUT /projects/%2E%2E 400 - | {}
+        PUT /projects/a%00 400 - | {}
+        PUT /projects/%FF 400 - | {}
+        PUT /projects/b 400 /name | {"name":"\u0000"}
+        PUT /projects/b 400 /name | {"name":1}
+        PUT /projects/b 400 /naming | {"naming":"x"}
+        PUT /projects/b 400 /nmae | {"nmae":"x"}
+        PUT /projects/b 400 - | ["name"]
+        PUT /projects/b 400 - | [
+        GET /projects?limit=0 400 - |
+        GET /projects?limit=1001 400 - |
+        GET /projects?limit=many 400 - |
+        PUT /mcp/servers/..?project=a 422 - | {}
+        PUT /mcp/servers/%2E%2E?project=a 422 - | {}
+        PUT /mcp/servers/a%00b?project=a 422 - | {}
+        PUT /mcp/servers/x?project=a 422 "" | []
+        PUT /mcp/servers/x?project=a 422 "" | {}
+        PUT /mcp/servers/x?project=a 422 /description | {"command":"x","description":7}
+        PUT /projects/a/secrets/a-b 400 - | {"value":"v"}
+        PUT /projects/a/secrets/a%00b 400 - | {"value":"v"}
+        PUT /projects/a/secrets/A 400 /value | {"value":"\u0000"}
+        DELETE /projects/a/secrets/NONE 404 - |
+        GET /calls/none 404 - |
+        GET /calls/a%00 400 - |
+        GET /calls?status=odd 400 - |
+        GET /calls?since=yesterday 400 - |
+        POST /keys?project=a 400 /role | {"name":"k","role":"admin"}
+        POST /keys?project=a 400 /expires_at | {"name":"k","role":"read","expires_at":"2001-01-01T00:00:00Z"}
+        DELETE /keys/none?project=a 404 - |
+    "#;
+    let rows = requests(table).into_iter();
+    for (method, path, status, pointer, body) in
+        rows.chain([("PUT", "/projects/b", 400, "/name", &*long)])
+    {
+        let problem = api.refused(method, path, body, status).await;
         let said = problem["errors"][0]["pointer"].as_str();
+        let pointer = (pointer != "-").then_some(pointer.trim_matches('"'));
         assert_eq!(said, pointer, "{method} {path}: {problem}");
     }
     // A name that contains SQL is stored as a name.
@@ -443,7 +303,7 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
 async fn secrets_go_in_and_never_come_out() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let made = api
         .ask(
             "PUT",
@@ -480,7 +340,7 @@ async fn secrets_go_in_and_never_come_out() {
         .put("/projects/a/secrets/KEY", json!({"value": "canary-4"}))
         .await;
     assert_eq!(set["version"], 3);
-    api.ok("DELETE", "/projects/a/secrets/KEY", Value::Null)
+    api.delete("/projects/a/secrets/KEY")
         .await;
     assert_eq!(api.get("/projects/a/secrets").await["secrets"], json!([]));
 }
@@ -489,7 +349,7 @@ async fn secrets_go_in_and_never_come_out() {
 async fn products_are_installed_updated_and_removed_as_a_whole() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let yaml = "name: search\nversion: '1'\nmcp:\n  servers:\n    web: {url: 'https://x.example.com'}\n    old: {url: 'https://y.example.com'}\n";
     let path = "/api/v1/projects/a/products/search";
     let kind = [("content-type", "application/yaml")];
@@ -526,10 +386,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
     problem(&api.ask("PUT", path, next.to_string(), &kind).await, 415);
 
     // A name that another server has.
-    api.put(
-        "/mcp/servers/mine?project=a",
-        json!({"url": "https://m.example.com"}),
-    )
+    api.server("a", "mine", json!({"url": "https://m.example.com"}))
     .await;
     let clash =
         json!({"name": "other", "version": "1", "mcp": {"servers": {"mine": {"command": "x"}}}});
@@ -541,7 +398,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
             .map(Vec::len),
         Some(1)
     );
-    api.ok("DELETE", "/projects/a/products/search", Value::Null)
+    api.delete("/projects/a/products/search")
         .await;
     let left = api.get("/mcp/servers?project=a").await;
     assert_eq!(left["servers"].as_array().map(Vec::len), Some(1), "{left}");
@@ -551,7 +408,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
 async fn keys_are_told_once_and_end_at_once() {
     let gateway = Setup::new().serve().await;
     let admin = Api::admin(&gateway);
-    admin.put("/projects/a", json!({})).await;
+    admin.project("a").await;
     let (id, token) = admin.key("a", "read").await;
     let reader = Api::with(&gateway, &token);
     reader.get("/projects/a").await;
@@ -559,7 +416,7 @@ async fn keys_are_told_once_and_end_at_once() {
     assert_eq!(listed["keys"][0]["hint"], token[token.len() - 4..]);
     assert!(!listed.to_string().contains(&token));
     admin
-        .ok("DELETE", &format!("/keys/{id}?project=a"), Value::Null)
+        .delete(&format!("/keys/{id}?project=a"))
         .await;
     reader.refused("GET", "/projects/a", "", 401).await;
 
@@ -580,13 +437,13 @@ async fn keys_are_told_once_and_end_at_once() {
     let made = admin.ok("POST", "/keys", json!({"name": "second"})).await;
     let second = Api::with(&gateway, made["token"].as_str().expect("a key"));
     second
-        .ok("DELETE", &format!("/keys/{first}"), Value::Null)
+        .delete(&format!("/keys/{first}"))
         .await;
     admin.refused("GET", "/projects", "", 401).await;
     second.get("/projects").await;
     // A key is revoked with its project.
     let (_, token) = second.key("a", "manage").await;
-    second.ok("DELETE", "/projects/a", Value::Null).await;
+    second.delete("/projects/a").await;
     Api::with(&gateway, &token)
         .refused("GET", "/projects/a", "", 401)
         .await;
@@ -597,11 +454,8 @@ async fn calls_are_listed_newest_first_with_filters_and_pages() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
     for project in ["a", "b"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
-        api.put(
-            &format!("/mcp/servers/one?project={project}"),
-            scripted("one", &[]),
-        )
+        api.project(project).await;
+        api.server(project, "one", scripted("one", &[]))
         .await;
         let mut peer = legacy(&gateway, project).await;
         for n in 0..5 {
@@ -653,11 +507,8 @@ async fn tools_are_renamed_described_and_switched_per_project() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
     for project in ["a", "b"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
-        api.put(
-            &format!("/mcp/servers/one?project={project}"),
-            scripted("one", &[]),
-        )
+        api.project(project).await;
+        api.server(project, "one", scripted("one", &[]))
         .await;
     }
     let echo = async |project: &str| {
@@ -693,7 +544,7 @@ async fn tools_are_renamed_described_and_switched_per_project() {
         .await;
     api.refused("PUT", "/mcp/servers/none/tools/echo?project=a", "{}", 404)
         .await;
-    api.ok("DELETE", path, Value::Null).await;
+    api.delete(path).await;
     api.refused("DELETE", path, "", 404).await;
     assert_eq!(echo("a").await["name"], "echo");
 }

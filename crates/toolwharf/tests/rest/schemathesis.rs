@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use serde_json::json;
 use testkit::soak;
 use tokio::{process::Command, time::timeout};
 
@@ -45,7 +44,7 @@ async fn prepared() -> Gateway {
     gateway.up("one").await;
     let admin = Api::admin(&gateway);
     for project in ["a", "0"] {
-        admin.put(&format!("/projects/{project}"), json!({})).await;
+        admin.project(project).await;
         let path = format!("/mcp/servers/0?project={project}");
         admin.put(&path, scripted("0", &[])).await;
         admin.get(&format!("/tools?project={project}")).await;

@@ -12,7 +12,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::Instant};
 
 use crate::{
     api::Api,
-    common::{Gateway, real::python, scripted, with},
+    common::{Gateway, echoes, real::python, scripted, with},
     support::{Db, legacy, modern},
 };
 
@@ -34,8 +34,8 @@ fn digest(text: &str) -> String {
 async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {
     let gateway = db.setup().settings(settings).serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
-    api.put("/mcp/servers/one?project=a", entry).await;
+    api.project("a").await;
+    api.server("a", "one", entry).await;
     gateway
 }
 
@@ -123,14 +123,7 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
         peer.tool("crash", json!({})).await;
         let call = recorded(db, &gateway, "crash", "error").await;
         assert!(call["error"].as_str().unwrap().contains("`one`"), "{call}");
-        wait_for("its return", DEADLINE, async || {
-            peer.tool("echo", json!({}))
-                .await
-                .response
-                .get("result")
-                .is_some()
-        })
-        .await;
+        echoes("its return", DEADLINE, &mut peer).await;
     }
     // Listing is not recorded, and neither is a call of an unknown tool.
     let mut peer = legacy(&gateway, "a").await;
@@ -376,14 +369,7 @@ async fn p09_refusals_are_counted(db: &Db) {
     for id in begun {
         peer.cancel(id).await;
     }
-    wait_for("a call to be accepted again", DEADLINE, async || {
-        peer.tool("echo", json!({}))
-            .await
-            .response
-            .get("result")
-            .is_some()
-    })
-    .await;
+    echoes("a call to be accepted again", DEADLINE, &mut peer).await;
     assert_eq!(db.texts(&gateway, rows).await, ["1"]);
 }
 
@@ -445,7 +431,7 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
 
     let gateway = setup.serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let since = format!(
         "since={}Z",
         began(0).naive_utc().format("%Y-%m-%dT%H:%M:%S")

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::{
     api::{Api, problem},
-    common::{Gateway, real::python, tools},
-    support::{Db, Governed, is_away, legacy, modern},
+    common::{Gateway, is_away, real::python, tools},
+    support::{Db, Governed, legacy, modern},
 };
 
 on_both!(
@@ -36,7 +36,7 @@ async fn listed(peer: &mut Peer) -> (Value, Value) {
 /// Makes project `a` use a server.
 async fn used(db: &Db, gateway: &Gateway, server: &Governed) {
     let api = Api::admin(gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let path = format!("/mcp/servers/{}?project=a", server.name());
     api.put(&path, server.entry()).await;
     tools(&mut legacy(gateway, "a").await).await;
@@ -143,8 +143,8 @@ async fn lists_do_not_wait_for_a_real_server(db: &Db) {
     let gateway = db.setup().server("shared", time.clone()).serve().await;
     gateway.up("shared").await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
-    api.put("/mcp/servers/time?project=a", time).await;
+    api.project("a").await;
+    api.server("a", "time", time).await;
     let expected = tools(&mut legacy(&gateway, "a").await).await;
     assert_eq!(expected.len(), 2);
     kept(db, &gateway, "time").await;
@@ -192,8 +192,8 @@ async fn pinned(db: &Db, policy: &str) -> (Gateway, Governed) {
         .await;
     let api = Api::admin(&gateway);
     let server = Governed::new(gateway.folder(), "one", &["--tools", "2"]);
-    api.put("/projects/a", json!({})).await;
-    api.put("/mcp/servers/one?project=a", server.entry()).await;
+    api.project("a").await;
+    api.server("a", "one", server.entry()).await;
     (gateway, server)
 }
 

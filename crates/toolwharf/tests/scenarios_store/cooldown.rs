@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use crate::{
     api::Api,
-    common::{LEGACY, chat},
-    support::{Db, Governed, is_away, pid},
+    common::{LEGACY, chat, is_away},
+    support::{Db, Governed, pid},
 };
 
 on_both!(p12_three_failures_make_it_unavailable_for_a_minute);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{Bin, wait_for};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -52,15 +52,12 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
     }
     let start = Instant::now();
     // Reconfigured, removed with its project, or disabled with its project.
-    api.put(
-        "/mcp/servers/stubborn?project=changed",
-        scripted("stubborn", &[]),
-    )
-    .await;
+    api.server("changed", "stubborn", scripted("stubborn", &[]))
+        .await;
     let mut entry = scripted("polite", &[]);
     entry["env"] = json!({"NEW": "yes"});
-    api.put("/mcp/servers/polite?project=changed", entry).await;
-    api.ok("DELETE", "/projects/removed", Value::Null).await;
+    api.server("changed", "polite", entry).await;
+    api.delete("/projects/removed").await;
     let off = json!({"naming": "always-prefix", "enabled": false});
     api.put("/projects/disabled", off).await;
     let env = peers[0].tool("polite__env", json!({})).await;
@@ -92,12 +89,8 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     let servers = ["listed", "called"].map(|name| Governed::new(&folder, name, &["--tools", "1"]));
     for server in &servers {
         let project = server.name();
-        api.put(&format!("/projects/{project}"), json!({})).await;
-        api.put(
-            &format!("/mcp/servers/one?project={project}"),
-            server.entry(),
-        )
-        .await;
+        api.project(project).await;
+        api.server(project, "one", server.entry()).await;
     }
     let starts = || [servers[0].starts(), servers[1].starts()];
     assert_eq!(starts(), [0, 0], "registering a server must not start it");
@@ -158,12 +151,8 @@ async fn p11_a_project_shares_one_connection(db: &Db) {
     let api = Api::admin(&gateway);
     let server = Governed::new(gateway.folder(), "shared", &[]);
     for project in ["a", "b"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
-        api.put(
-            &format!("/mcp/servers/one?project={project}"),
-            server.entry(),
-        )
-        .await;
+        api.project(project).await;
+        api.server(project, "one", server.entry()).await;
     }
     // All at once, of both eras and projects, before anything is connected.
     let mut clients = JoinSet::new();

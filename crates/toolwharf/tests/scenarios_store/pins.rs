@@ -87,8 +87,8 @@ async fn a_name_that_cannot_be_kept_is_nothing_to_the_others(db: &Db) {
         &long,
     ];
     let server = Governed::new(gateway.folder(), "one", &options);
-    api.put("/projects/a", json!({})).await;
-    api.put("/mcp/servers/one?project=a", server.entry()).await;
+    api.project("a").await;
+    api.server("a", "one", server.entry()).await;
     let names = ["tool_0", "tool_1", "odd name/\u{fc}"];
     assert_eq!(listed(&gateway).await, names);
     gateway
@@ -122,16 +122,15 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     let api = Api::admin(&gateway);
     let server = Governed::new(gateway.folder(), "one", &["--no-builtin", "--tools", "2"]);
     let entry = |words: &str| described(&server, words);
-    api.put("/projects/a", json!({})).await;
-    api.put("/mcp/servers/one?project=a", entry("Finds")).await;
+    api.project("a").await;
+    api.server("a", "one", entry("Finds")).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     pinned(db, &gateway, 2, 0).await;
     let path = "/mcp/servers/one/changes?project=a";
     assert_eq!(api.get(path).await["changes"], json!([]));
 
     // Editing the entry approves the resulting definitions, which is recorded.
-    api.put("/mcp/servers/one?project=a", entry("Finds better"))
-        .await;
+    api.server("a", "one", entry("Finds better")).await;
     wait_for("the new words", DEADLINE, async || {
         let answer = legacy(&gateway, "a")
             .await
@@ -161,7 +160,7 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     }
     // A change that is not part of the identity has no effect: same server and definitions, another timeout.
     let other = with(entry("Finds better"), json!({"callTimeoutMs": 5000}));
-    api.put("/mcp/servers/one?project=a", other.clone()).await;
+    api.server("a", "one", other.clone()).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     server.order(EVIL);
     api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
@@ -205,7 +204,7 @@ async fn a_product_update_is_agreed_to_with_its_definitions(db: &Db) {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
     let server = Governed::new(gateway.folder(), "one", &["--no-builtin", "--tools", "2"]);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let install = async |version: &str| {
         let entry = described(&server, version);
         let manifest =
@@ -254,8 +253,8 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
     let shared = Governed::new(&folder, "two", &options);
     let mut gateway = setup.server("two", shared.entry()).serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
-    api.put("/mcp/servers/one?project=a", own.entry()).await;
+    api.project("a").await;
+    api.server("a", "one", own.entry()).await;
     assert_eq!(listed(&gateway).await.len(), 2);
     pinned(db, &gateway, 2, 0).await;
     let pins = "SELECT tool FROM kb.tool_pins WHERE server = 'two'";
@@ -266,9 +265,8 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
 
     own.order(EVIL);
     shared.order(EVIL);
-    api.ok("DELETE", "/mcp/servers/one?project=a", Value::Null)
-        .await;
-    api.put("/mcp/servers/one?project=a", own.entry()).await;
+    api.delete("/mcp/servers/one?project=a").await;
+    api.server("a", "one", own.entry()).await;
     assert_eq!(listed(&gateway).await, Vec::<String>::new());
     assert_eq!(kept_back(&api).await, [2; 3]);
     refused(&gateway, "tool_0").await;

@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use crate::{
     api::Api,
     common::{
+        is_away,
         real::{everything_at, everything_on, free_port, said},
         scripted, tools,
     },
-    support::{Db, is_away, legacy, modern},
+    support::{Db, legacy, modern},
 };
 
 on_both!(
@@ -45,9 +46,7 @@ async fn p06_sse_connects_with_its_headers(db: &Db) {
         ),
         ("found", json!({"url": url, "headers": headers})),
     ] {
-        let made = api
-            .put(&format!("/mcp/servers/{name}?project=a"), entry)
-            .await;
+        let made = api.server("a", name, entry).await;
         // Header values are not shown to readers of the status.
         assert_eq!(made["headers"], json!(["Authorization", "X-Api-Key"]));
     }
@@ -76,10 +75,8 @@ async fn p06_server_everything_over_sse_and_http(db: &Db) {
             json!({"type": "http", "url": http, "headers": {"X-Test": "1"}}),
         ),
     ] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
-        let made = api
-            .put(&format!("/mcp/servers/everything?project={project}"), entry)
-            .await;
+        api.project(project).await;
+        let made = api.server(project, "everything", entry).await;
         assert_eq!(made["transport"], project);
         for mut peer in [
             legacy(&gateway, project).await,
@@ -96,14 +93,11 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
     let (server, url) = sse_server("127.0.0.1:0").await;
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
-    api.put(
-        "/mcp/servers/remote?project=a",
-        json!({"type": "sse", "url": url}),
-    )
-    .await;
+    api.project("a").await;
+    api.server("a", "remote", json!({"type": "sse", "url": url}))
+        .await;
     let local = scripted("local", &["--no-builtin", "--tools", "1"]);
-    api.put("/mcp/servers/local?project=a", local).await;
+    api.server("a", "local", local).await;
     let mut peer = legacy(&gateway, "a").await;
     let listed = tools(&mut peer).await;
     // The stream is cut with another call in flight: both calls end with an error, at once.
@@ -184,13 +178,10 @@ async fn p07_server_everything_comes_back(db: &Db) {
     let server = everything_on(port, "sse").await;
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let url = format!("http://127.0.0.1:{port}/sse");
-    api.put(
-        "/mcp/servers/everything?project=a",
-        json!({"type": "sse", "url": url}),
-    )
-    .await;
+    api.server("a", "everything", json!({"type": "sse", "url": url}))
+        .await;
     let mut peer = legacy(&gateway, "a").await;
     let echo = json!({"message": "x"});
     assert_eq!(

@@ -43,7 +43,7 @@ async fn p01_a_projects_servers_are_rows(db: &Db) {
     assert_eq!(kind, [if db.is_sqlite() { "json" } else { "jsonb" }]);
 
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let stdio = json!({
         "command": "run", "args": ["-v", "${A}"], "env": {"B": "${B}"}, "description": "the first",
         "enabled": false,
@@ -55,8 +55,7 @@ async fn p01_a_projects_servers_are_rows(db: &Db) {
         ("three", "http", remote),
     ] {
         entry["type"] = kind.into();
-        api.put(&format!("/mcp/servers/{name}?project=a"), entry)
-            .await;
+        api.server("a", name, entry).await;
     }
     let rows = "SELECT name || ' ' || project_id || ' ' || transport || ' ' || description || ' '
                 || CASE WHEN enabled THEN 'on' ELSE 'off' END || CASE WHEN product_id IS NULL THEN '' ELSE '!' END
@@ -87,7 +86,7 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
     for project in ["a", "b"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.project(project).await;
     }
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     let yaml = format!(
@@ -168,10 +167,8 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     let added = pid(&mut peer, "pid").await;
 
     // Another project's server stays, even with the same name.
-    api.put("/mcp/servers/time?project=b", scripted("time", &[]))
-        .await;
-    api.ok("DELETE", "/projects/a/products/clock", Value::Null)
-        .await;
+    api.server("b", "time", scripted("time", &[])).await;
+    api.delete("/projects/a/products/clock").await;
     assert_eq!(rows().await, (vec![], vec![]));
     let left = "SELECT project_id || ' ' || name FROM kb.project_mcp_servers";
     assert_eq!(db.texts(&gateway, left).await, ["b time"]);
@@ -182,13 +179,13 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
 async fn p03_stdio_is_a_child_of_command_args_and_env(db: &Db) {
     let gateway = db.setup().env("OF_THE_HOST", "secret").serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let mut entry = scripted("child", &["--tools", "2"]);
     entry["env"] = json!({"GREETING": "hello"});
     entry["cwd"] = json!(gateway.folder());
-    api.put("/mcp/servers/child?project=a", entry).await;
+    api.server("a", "child", entry).await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
-    api.put("/mcp/servers/time?project=a", time).await;
+    api.server("a", "time", time).await;
     for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
         let listed = tools(&mut peer).await;
         assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");

@@ -27,12 +27,11 @@ async fn p08_names_are_kept_as_given(db: &Db) {
         .serve()
         .await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    api.project("a").await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
-    api.put("/mcp/servers/time?project=a", time).await;
+    api.server("a", "time", time).await;
     let options = ["--no-builtin", "--tools", "2", "--prompts", "1"];
-    api.put("/mcp/servers/one?project=a", scripted("one", &options))
-        .await;
+    api.server("a", "one", scripted("one", &options)).await;
     for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
         let mut listed = tools(&mut peer).await;
         listed.sort();
@@ -48,8 +47,9 @@ async fn p08_names_are_kept_as_given(db: &Db) {
         assert_eq!(answer.result()["structuredContent"]["n"], 1);
     }
     // A clash is an error that names both tools, and both can still be reached.
-    api.put(
-        "/mcp/servers/two?project=a",
+    api.server(
+        "a",
+        "two",
         scripted("two", &["--no-builtin", "--tools", "1"]),
     )
     .await;
@@ -77,13 +77,10 @@ async fn two_projects(db: &Db) -> Gateway {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
     for (project, tools) in [("red", "1"), ("blue", "2")] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.project(project).await;
         let options = ["--tools", tools, "--prompts", tools, "--resources", tools];
-        api.put(
-            &format!("/mcp/servers/own?project={project}"),
-            scripted(project, &options),
-        )
-        .await;
+        api.server(project, "own", scripted(project, &options))
+            .await;
     }
     gateway
 }
@@ -366,13 +363,12 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
         .await;
     let api = Api::admin(&gateway);
     for project in ["red", "blue"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.project(project).await;
         let options = ["--no-builtin", "--tools", "1", "--resources", "1"];
         for server in ["own", "off"] {
             let mut entry = scripted(project, &options);
             entry["enabled"] = (server == "own").into();
-            api.put(&format!("/mcp/servers/{server}?project={project}"), entry)
-                .await;
+            api.server(project, server, entry).await;
         }
     }
     for mut peer in [
@@ -431,7 +427,7 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
         tools(&mut peer).await.len() == 4
     })
     .await;
-    api.ok("DELETE", "/projects/red", Value::Null).await;
+    api.delete("/projects/red").await;
     assert_eq!(tools(&mut peer).await.len(), 2);
 }
 
@@ -439,10 +435,9 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
     for project in ["a", "b"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.project(project).await;
         let entry = scripted("one", &["--tools", "3"]);
-        api.put(&format!("/mcp/servers/one?project={project}"), entry)
-            .await;
+        api.server(project, "one", entry).await;
     }
     let changed = "notifications/tools/list_changed";
     let mut peers = [legacy(&gateway, "a").await, modern(&gateway, "a").await];
@@ -499,7 +494,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     let api = Api::admin(&gateway);
     for tool in ["tool_0", "tool_1", "tool_2"] {
         let path = format!("/mcp/servers/one/tools/{tool}?project=a");
-        api.ok("DELETE", &path, Value::Null).await;
+        api.delete(&path).await;
     }
     let mut peer = legacy(&gateway, "a").await;
     for tool in ["tool_0", "tool_1", "tool_2"] {

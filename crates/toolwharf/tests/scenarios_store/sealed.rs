@@ -45,14 +45,13 @@ async fn environment(api: &Api<'_>, server: &str) -> String {
 async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/shop", json!({})).await;
+    api.project("shop").await;
     let remote = json!({ "url": format!("http://127.0.0.1:9/mcp?token={}", secret("query")),
         "headers": { "X-Key": secret("header") }, "login": { "mode": "none" }, "enabled": false });
-    api.put("/mcp/servers/remote?project=shop", remote).await;
+    api.server("shop", "remote", remote).await;
     let mut local = scripted("local", &[]);
     local["env"] = json!({ "PLACE": secret("variable") });
-    api.put("/mcp/servers/local?project=shop", local.clone())
-        .await;
+    api.server("shop", "local", local.clone()).await;
     let registration = json!({ "name": "hosted", "command": ["no-such-program", "--token", secret("argument")],
         "enabled": false, "environment": { "A": secret("registered") } });
     api.ok("POST", "/mcp/servers?wait=false", registration)
@@ -126,7 +125,7 @@ async fn rows_of_an_earlier_version_are_sealed_at_the_start(db: &Db) {
     let api = Api::admin(&gateway);
     if !db.is_sqlite() {
         let put = json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": secret("new") }, "enabled": false });
-        api.put("/mcp/servers/remote?project=shop", put).await;
+        api.server("shop", "remote", put).await;
         let stored = rows(db, &gateway).await;
         for plain in ["old", "new"] {
             assert!(stored.contains(&secret(plain)), "{stored}");

@@ -5,8 +5,8 @@ use testkit::{Bin, Outcome, Process};
 
 use crate::{
     api::Api,
-    common::{Gateway, scripted},
-    support::{Db, is_away, legacy, pid},
+    common::{Gateway, is_away, scripted},
+    support::{Db, legacy, pid},
 };
 
 on_both!(
@@ -50,16 +50,8 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
             json!({"naming": "always-prefix"}),
         )
         .await;
-        api.put(
-            &format!("/mcp/servers/local?project={project}"),
-            stdio.clone(),
-        )
-        .await;
-        api.put(
-            &format!("/mcp/servers/remote?project={project}"),
-            http.clone(),
-        )
-        .await;
+        api.server(project, "local", stdio.clone()).await;
+        api.server(project, "remote", http.clone()).await;
         let key = format!("canary-{project}");
         for (name, value) in [
             ("FOLDER", folder),
@@ -135,7 +127,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         .await;
     let api = Api::admin(&gateway);
     for project in ["a", "other"] {
-        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.project(project).await;
     }
     // Secrets of other projects do not count.
     set(&api, "other", "MISSING", "canary-of-others").await;
@@ -165,8 +157,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         ),
     ];
     for (name, entry) in &cases {
-        api.put(&format!("/mcp/servers/{name}?project=a"), entry.clone())
-            .await;
+        api.server("a", name, entry.clone()).await;
     }
     let mut peers = Vec::new();
     for (name, _) in &cases {
@@ -199,8 +190,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         let works = peer.tool("echo", json!({"n": 1})).await;
         assert_eq!(works.result()["structuredContent"]["n"], 1, "{name}");
     }
-    api.ok("DELETE", "/projects/a/secrets/MISSING", Value::Null)
-        .await;
+    api.delete("/projects/a/secrets/MISSING").await;
     for ((name, _), peer) in cases.iter().zip(&mut peers) {
         let refused = peer.tool("echo", json!({})).await;
         assert!(
@@ -240,8 +230,7 @@ async fn p04_no_error_tells_a_secret(db: &Db) {
             json!({"type": "sse", "url": "http://127.0.0.1:1/${KEY}"}),
         ),
     ] {
-        api.put(&format!("/mcp/servers/{name}?project=a"), entry)
-            .await;
+        api.server("a", name, entry).await;
         let one = gateway.at(&format!("/mcp/a/{name}"));
         let mut peer = testkit::Peer::http(one, crate::common::LEGACY, json!({})).await;
         let failed = peer.tool("echo", json!({"text": "x"})).await;

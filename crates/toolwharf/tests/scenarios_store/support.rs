@@ -181,8 +181,3 @@ pub(crate) async fn modern(gateway: &Gateway, project: &str) -> Peer {
 pub(crate) async fn pid(peer: &mut Peer, tool: &str) -> u32 {
     peer.tool(tool, json!({})).await.text().parse().unwrap()
 }
-
-/// Returns whether a call failed because its server is unavailable.
-pub(crate) fn is_away(response: &Value) -> bool {
-    response["error"]["data"]["reason"] == "server_unavailable"
-}

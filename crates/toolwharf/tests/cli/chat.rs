@@ -1,20 +1,18 @@
 //! `toolwharf chat` and `toolwharf conversation` through the real binary, with a scripted model. Dialogues also run on
 //! a terminal, which `script` provides.
 
-mod common;
-
 use std::{
-    path::Path,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use common::{
+use crate::common::{
     Gateway, Setup,
     chat::{agent, begin, told},
-    cli::{self, Said},
-    scripted, with,
+    scripted,
+    shell::{Home, at, fails, json_of, on, on_with},
+    with,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -28,39 +26,6 @@ use tokio::{
     process::{Child, ChildStdin, Command},
     task::JoinSet,
 };
-
-fn command(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = cli::toolwharf();
-    command.args(arguments).env("HOME", home);
-    command
-}
-
-async fn run(home: &Path, arguments: &[&str], input: &str) -> Said {
-    cli::said(command(home, arguments), input).await
-}
-
-/// Adds the options that select this gateway to `arguments`.
-fn at(gateway: &Gateway, arguments: &[&str]) -> Vec<String> {
-    let dir = gateway.folder().join("data").display().to_string();
-    let token = gateway.folder().join("data/admin-token");
-    let token = token.display().to_string();
-    let reach = [
-        "--url",
-        &gateway.url,
-        "--data-dir",
-        &dir,
-        "--token-file",
-        &token,
-    ];
-    let all = arguments.iter().chain(&reach);
-    all.map(|&argument| argument.to_owned()).collect()
-}
-
-async fn on(gateway: &Gateway, arguments: &[&str], input: &str) -> Said {
-    let all = at(gateway, arguments);
-    let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    run(gateway.folder(), &all, input).await
-}
 
 /// A gateway with one scripted server and this model.
 async fn gateway(llm: &Llm, more: &str) -> Gateway {
@@ -94,7 +59,7 @@ async fn one_turn_streams_its_text_and_shows_its_calls() {
     let called = json!({ "tool_results": [called["tool_results"][0], { "contains": "no luck" }] });
     let llm = Llm::start(&turns(&[first, expecting(says("It is one."), called)])).await;
     let gateway = gateway(&llm, PRICES).await;
-    let said = on(&gateway, &["chat", "Which number?"], "").await.code(0);
+    let said = on(&gateway, "chat 'Which number?'").await.code(0);
     assert_eq!(said.out, "Let me see.\nIt is one.\n", "{said:?}");
     let said = said
         .says("→ echo {\"n\":1}")
@@ -113,35 +78,36 @@ async fn one_turn_streams_its_text_and_shows_its_calls() {
     let id = id.trim();
     let again = json!({ "last_text": "And now?", "body": { "/messages/0/content/0/text": "Which number?" } });
     llm.script(&turns(&[expecting(says("Two."), again)])).await;
-    let said = on(&gateway, &["chat", "--conversation", id], "And now?\n").await;
+    let line = format!("chat --conversation {id}");
+    let said = on_with(&gateway, &line, "And now?\n").await;
     assert_eq!(said.code(0).out, "Two.\n");
 
-    let said = on(&gateway, &["conversation", "ls"], "").await.code(0);
+    let said = on(&gateway, "conversation ls").await.code(0);
     assert!(
         said.out.contains(id) && said.out.contains("Which number?"),
         "{said:?}"
     );
-    let said = on(&gateway, &["conversation", "get", id], "").await.code(0);
+    let said = on(&gateway, &format!("conversation get {id}"))
+        .await
+        .code(0);
     assert_eq!(
         said.out,
         "> Which number?\nLet me see.\n→ echo {\"n\":1}\n→ fail {\"text\":\"no luck\"}\n✓ echo: {\"n\":1}\n\
          ✗ fail: no luck\nIt is one.\n> And now?\nTwo.\n"
     );
-    on(&gateway, &["conversation", "rm", id], "").await.code(0);
-    on(&gateway, &["conversation", "get", id], "").await.code(1);
-    let said = on(&gateway, &["-o", "json", "conversation", "ls"], "").await;
-    assert_eq!(said.code(0).out.trim(), "[]");
+    on(&gateway, &format!("conversation rm {id}")).await.code(0);
+    on(&gateway, &format!("conversation get {id}"))
+        .await
+        .code(1);
+    assert_eq!(json_of(&gateway, "conversation ls").await, json!([]));
 }
 
 #[tokio::test]
 async fn events_are_lines_of_json() {
     let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
     let gateway = gateway(&llm, "").await;
-    for arguments in [
-        ["chat", "--json", "Hi"].as_slice(),
-        &["-o", "json", "chat", "-"],
-    ] {
-        let said = on(&gateway, arguments, "Hi").await.code(0);
+    for line in ["chat --json Hi", "chat -o json -"] {
+        let said = on_with(&gateway, line, "Hi").await.code(0);
         let events: Vec<Value> = said
             .out
             .lines()
@@ -154,26 +120,25 @@ async fn events_are_lines_of_json() {
             "{said:?}"
         );
         assert_eq!(kinds.last(), Some(&&json!("done")), "{said:?}");
-        assert_eq!(common::chat::text(&events), "Hello.");
+        assert_eq!(crate::common::chat::text(&events), "Hello.");
     }
 }
 
 /// Each error says what is wrong and how to fix it.
 #[tokio::test]
 async fn what_cannot_be_is_said_with_the_way_out() {
-    let home = tempfile::tempdir().expect("a folder");
-    let data = home.path().join("none").display().to_string();
-    run(home.path(), &["chat", "--data-dir", &data, "Hi"], "")
+    let home = Home::new();
+    home.run("chat --data-dir none Hi")
         .await
         .code(1)
         .says("`toolwharf serve`");
-    run(home.path(), &["chat", "--data-dir", &data], " \n")
+    home.run_with("chat --data-dir none", " \n")
         .await
         .code(2)
         .says("the message is empty");
 
     let bare = Setup::new().serve().await;
-    on(&bare, &["chat", "Hi"], "").await.code(1).says("[agent]");
+    on(&bare, "chat Hi").await.code(1).says("[agent]");
 
     let stalls = json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } });
     let llm = Llm::start(&turns(&[
@@ -182,13 +147,12 @@ async fn what_cannot_be_is_said_with_the_way_out() {
     ]))
     .await;
     let gateway = gateway(&llm, "max_chats = 2\n").await;
-    let said = on(&gateway, &["chat", "Hi"], "").await.code(1);
+    let said = on(&gateway, "chat Hi").await.code(1);
     said.says("error: ").says("to continue: ");
 
-    let project = ["chat", "--project", "none", "Hi"];
-    on(&gateway, &project, "").await.code(1).says("`none`");
-    let wrong = ["chat", "--conversation", "no-such-one", "Hi"];
-    let said = on(&gateway, &wrong, "").await.code(1);
+    fails(&gateway, "chat --project none Hi", 1, "`none`").await;
+    let wrong = "chat --conversation no-such-one Hi";
+    let said = on(&gateway, wrong).await.code(1);
     said.says("no-such-one")
         .says("`toolwharf conversation ls` lists");
 
@@ -198,9 +162,8 @@ async fn what_cannot_be_is_said_with_the_way_out() {
     let first = begun.next_event(DEADLINE).await.expect("an event");
     let first: Value = serde_json::from_str(&first.data).expect("JSON");
     let id = first["id"].as_str().expect("an id");
-    let busy = ["chat", "--conversation", id, "Hi"];
-    let said = on(&gateway, &busy, "").await.code(1);
-    said.says("in progress: wait for its end");
+    let busy = format!("chat --conversation {id} Hi");
+    fails(&gateway, &busy, 1, "in progress: wait for its end").await;
 }
 
 /// Ctrl-C during a message cancels the turn, including the server's call, and sets the exit code.
@@ -209,9 +172,7 @@ async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
     let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
     let llm = Llm::start(&turns(&[slow, says("Back.")])).await;
     let gateway = gateway(&llm, "").await;
-    let arguments = at(&gateway, &["chat", "Go"]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut chat = Process::spawn(command(gateway.folder(), &arguments));
+    let mut chat = Process::spawn(at(&gateway, "chat Go"));
     // Without a message, chat first reads one from stdin, which `Process` holds open. So the message is an argument.
     running(&gateway).await;
     chat.signal(Signal::INT);
@@ -251,9 +212,11 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn run(gateway: &Gateway, arguments: &[&str], env: &[(&str, &str)]) -> Self {
+    fn run(gateway: &Gateway, line: &str, env: &[(&str, &str)]) -> Self {
         let toolwharf = Bin::path("toolwharf").display().to_string();
-        let words = at(gateway, arguments).into_iter().map(quoted);
+        let line = at(gateway, line);
+        let words = line.as_std().get_args();
+        let words = words.map(|word| quoted(word.to_string_lossy().into_owned()));
         let words: Vec<String> = [quoted(toolwharf)].into_iter().chain(words).collect();
         let mut command = Command::new("script");
         command
@@ -261,6 +224,7 @@ impl Terminal {
             .arg(format!("stty cols 60; exec {}", words.join(" ")))
             .arg("/dev/null")
             .env("HOME", gateway.folder())
+            .current_dir(gateway.folder())
             .env("SHELL", "/bin/sh")
             .env("TERM", "xterm")
             .env_remove("NO_COLOR")
@@ -352,7 +316,7 @@ async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     let back = expecting(says("Welcome back."), json!({ "last_text": "Go on" }));
     let llm = Llm::start(&turns(&[working, back])).await;
     let gateway = gateway(&llm, "").await;
-    let mut terminal = Terminal::run(&gateway, &["chat"], &[]);
+    let mut terminal = Terminal::run(&gateway, "chat", &[]);
     terminal.shows("> ", 1).await;
     terminal.types("Begin\n").await;
     terminal.shows("→ slow", 1).await;
@@ -408,7 +372,7 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
         json!({ "fail": { "status": 402, "kind": "billing_error", "message": "no credit" } });
     let llm = Llm::start(&turns(&[unpaid, says("Hello.")])).await;
     let gateway = gateway(&llm, "").await;
-    let mut terminal = Terminal::run(&gateway, &["chat"], &[("NO_COLOR", "1")]);
+    let mut terminal = Terminal::run(&gateway, "chat", &[("NO_COLOR", "1")]);
     terminal.shows("> ", 1).await;
     terminal.types("Hi\n").await;
     terminal.shows("error: ", 1).await;
@@ -424,12 +388,12 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
 
     let own = told(&gateway, "/conversations").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
-    let mut again = Terminal::run(&gateway, &["chat", "--conversation", id], &[]);
+    let mut again = Terminal::run(&gateway, &format!("chat --conversation {id}"), &[]);
     again.shows("continuing: Hi", 1).await;
     again.shows("> ", 1).await;
     again.types(CTRL_D).await;
     assert_eq!(again.ends().await.0, Some(0));
-    let wrong = Terminal::run(&gateway, &["chat", "--conversation", "none"], &[]);
+    let wrong = Terminal::run(&gateway, "chat --conversation none", &[]);
     let (code, shown) = wrong.ends().await;
     assert_eq!(code, Some(1), "{shown}");
     assert!(shown.contains("`toolwharf conversation ls`"), "{shown}");
@@ -443,27 +407,25 @@ async fn a_project_has_conversations_of_its_own() {
     let show = asks(&[("t1", "display_recipe", recipe)]);
     let llm = Llm::start(&turns(&[show, says("There.")])).await;
     let gateway = gateway(&llm, "native = [\"display_recipe\"]\n").await;
-    let made = common::chat::ask(&gateway, "PUT", "/projects/p", &json!({})).await;
+    let made = crate::common::chat::ask(&gateway, "PUT", "/projects/p", &json!({})).await;
     assert!(made.status.is_success(), "{}", made.text());
-    let said = on(&gateway, &["chat", "--project", "p", "Soup"], "").await;
+    let said = on(&gateway, "chat --project p Soup").await;
     let said = said.code(0).says(" --project p");
     assert_eq!(
         said.out, "title: Soup\ningredients:\n  - 3 leeks\nsteps:\n  - Cook.\nThere.\n",
         "{said:?}"
     );
-    let listed = on(&gateway, &["conversation", "ls", "--project", "p"], "").await;
+    let listed = on(&gateway, "conversation ls --project p").await;
     assert!(listed.code(0).out.contains("Soup"));
     let own = told(&gateway, "/conversations?project=p").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
-    let of_p = ["conversation", "get", id, "--project", "p"];
-    let got = on(&gateway, &of_p, "").await.code(0);
+    let get = format!("conversation get {id}");
+    let got = on(&gateway, &format!("{get} --project p")).await.code(0);
     assert!(got.out.starts_with("> Soup\n→ display_recipe "), "{got:?}");
-    let got = on(&gateway, &of_p[..3], "").await.code(1);
+    let got = on(&gateway, &get).await.code(1);
     got.says("there is no conversation").says("--project");
-    on(&gateway, &["chat", "--conversation", id, "Hi"], "")
-        .await
-        .code(1)
-        .says("--project");
+    let line = format!("chat --conversation {id} Hi");
+    fails(&gateway, &line, 1, "--project").await;
 }
 
 /// A gateway that exits during a turn is reported.
@@ -472,9 +434,7 @@ async fn a_gateway_that_dies_in_mid_turn_is_told_of() {
     let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
     let llm = Llm::start(&turns(&[slow])).await;
     let gateway = gateway(&llm, "").await;
-    let arguments = at(&gateway, &["chat", "Go"]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut chat = Process::spawn(command(gateway.folder(), &arguments));
+    let mut chat = Process::spawn(at(&gateway, "chat Go"));
     running(&gateway).await;
     gateway.process.signal(Signal::KILL);
     let status = chat.wait(DEADLINE).await;
@@ -498,21 +458,21 @@ async fn no_more_chats_at_a_time_than_the_settings_allow() {
             break;
         }
     }
-    let refused = common::chat::ask(&gateway, "POST", "/chat", &message).await;
+    let refused = crate::common::chat::ask(&gateway, "POST", "/chat", &message).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(refused.header("retry-after").is_some());
     assert!(refused.text().contains("`max_chats`"), "{}", refused.text());
     // The refused chat has left no conversation.
     let kept = told(&gateway, "/conversations").await;
     assert_eq!(kept["conversations"].as_array().map(Vec::len), Some(1));
-    on(&gateway, &["chat", "Hi"], "")
+    on(&gateway, "chat Hi")
         .await
         .code(1)
         .says("the limit of chats at a time (1) is reached");
     drop(begun);
     let what = "the end of the first chat";
     wait_for(what, Duration::from_secs(15), async || {
-        on(&gateway, &["chat", "Hi"], "").await.code == Some(0)
+        on(&gateway, "chat Hi").await.code == Some(0)
     })
     .await;
 }

@@ -1,71 +1,22 @@
 //! The command line for projects, secrets, products, keys, calls and tools, on a running gateway.
 
-mod common;
-
-use common::{
-    Gateway, LEGACY, Setup,
-    cli::{self, Said},
-    scripted,
+use crate::common::{
+    LEGACY, Setup, scripted,
+    shell::{fails, json_of, ok, ok_with, on, on_with, transcript},
 };
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Peer, peer};
 
-/// Runs a command line whose words are separated by spaces. `input` goes to its stdin.
-async fn run(gateway: &Gateway, line: &str, input: &str) -> Said {
-    let data = gateway.folder().join("data");
-    let words: Vec<&str> = line.split(' ').collect();
-    // Options directly follow the verb, because later words may belong to a server's command.
-    let nested = ["project", "secret", "product", "key", "calls", "tools"];
-    let (verb, rest) = words.split_at(if nested.contains(&words[0]) { 2 } else { 1 });
-    let mut command = cli::toolwharf();
-    command
-        .args(verb)
-        .arg("--data-dir")
-        .arg(&data)
-        .args(rest)
-        .env("HOME", gateway.folder())
-        .current_dir(gateway.folder());
-    cli::said(command, input).await
-}
-
-/// Runs a line that must succeed and print `says` to stderr. Returns stdout.
-async fn ok(gateway: &Gateway, line: &str, says: &str) -> String {
-    ok_with(gateway, line, "", says).await
-}
-
-async fn ok_with(gateway: &Gateway, line: &str, input: &str, says: &str) -> String {
-    let said = run(gateway, line, input).await;
-    assert_eq!(said.code, Some(0), "{line}: {said:?}");
-    assert!(said.err.contains(says), "{line}: {said:?}");
-    said.out
-}
-
-/// Runs a line that must fail with this code and a helpful message.
-async fn fails(gateway: &Gateway, line: &str, code: i32, says: &str) {
-    let said = run(gateway, line, "").await;
-    assert_eq!(said.code, Some(code), "{line}: {said:?}");
-    assert!(said.err.contains(says), "{line}: {said:?}");
-}
-
-async fn json_of(gateway: &Gateway, line: &str) -> Value {
-    let out = ok(gateway, &format!("{line} -o json"), "").await;
-    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {line}: {out}"))
-}
-
 #[tokio::test]
 async fn projects_and_their_servers() {
     let gateway = Setup::new().serve().await;
-    ok(&gateway, "project ls", "there are no projects yet").await;
-    ok(
+    transcript(
         &gateway,
-        "project add games --name Games",
-        "added the project `games`",
-    )
-    .await;
-    ok(
-        &gateway,
-        "project add games --description Play --naming always-prefix",
-        "changed",
+        "
+        $ project ls # there are no projects yet
+        $ project add games --name Games # added the project `games`
+        $ project add games --description Play --naming always-prefix # changed
+        ",
     )
     .await;
     let shown = json_of(&gateway, "project get games").await;
@@ -77,7 +28,7 @@ async fn projects_and_their_servers() {
 
     let program = Bin::path("testkit-scripted");
     let add = format!("add --project games one {} --name one", program.display());
-    let said = run(&gateway, &add, "").await;
+    let said = on(&gateway, &add).await;
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(
         said.err.contains("added `one` of project `games`"),
@@ -108,7 +59,7 @@ async fn projects_and_their_servers() {
     }
     let slip = "tools call one__ehco {} --project games";
     fails(&gateway, slip, 1, "did you mean `one__echo`?").await;
-    let said = run(&gateway, "get none --project games -o json", "").await;
+    let said = on(&gateway, "get none --project games -o json").await;
     let error: Value = serde_json::from_str(&said.err).expect("JSON");
     assert_eq!(
         (said.code, &error["status"]),
@@ -186,24 +137,18 @@ async fn products_are_installed_from_files() {
     );
     let wrong =
         r#"{"name":"search","version":2,"mcp":{"servers":{"web":{},"two":{"type":"pigeon"}}}}"#;
-    let said = run(&gateway, "product install - --project a", wrong).await;
+    let said = on_with(&gateway, "product install - --project a", wrong).await;
     assert_eq!(said.code, Some(1));
     for place in ["/version", "/mcp/servers/web", "/mcp/servers/two"] {
         assert!(said.err.contains(place), "{said:?}");
     }
-    fails(
+    transcript(
         &gateway,
-        "product install none.yaml --project a",
-        1,
-        "cannot read none.yaml",
-    )
-    .await;
-    ok(&gateway, "product rm search --project a", "removed").await;
-    fails(
-        &gateway,
-        "product rm search --project a",
-        1,
-        "no product `search`",
+        "
+        1$ product install none.yaml --project a # cannot read none.yaml
+        $ product rm search --project a # removed
+        1$ product rm search --project a # no product `search`
+        ",
     )
     .await;
 }
@@ -224,19 +169,13 @@ async fn keys_are_made_listed_revoked_and_recovered() {
     );
     let file = gateway.folder().join("reader");
     std::fs::write(&file, &token).expect("written");
-    ok(&gateway, "project get a --token-file reader", "").await;
-    fails(
+    transcript(
         &gateway,
-        "project ls --token-file reader",
-        1,
-        "administrator",
-    )
-    .await;
-    fails(
-        &gateway,
-        "project get b --token-file reader",
-        1,
-        "there is no project `b`",
+        "
+        $ project get a --token-file reader
+        1$ project ls --token-file reader # administrator
+        1$ project get b --token-file reader # there is no project `b`
+        ",
     )
     .await;
     let keys = json_of(&gateway, "key ls --project a").await;
@@ -282,7 +221,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
     fails(&gateway, "key recover", 2, "--yes").await;
     ok(&gateway, "key recover --yes", "a new administrator's key").await;
     testkit::wait_for("the new key", DEADLINE, async || {
-        run(&gateway, "project ls", "").await.code == Some(0)
+        on(&gateway, "project ls").await.code == Some(0)
     })
     .await;
     ok(&gateway, &format!("key revoke {id}"), "revoked").await;
@@ -311,22 +250,16 @@ async fn calls_and_what_is_set_of_tools() {
     );
     let told = ok(&gateway, "tools call say {\"text\":\"x\"} --project a", "").await;
     assert_eq!(told, "{\"text\":\"x\"}\n");
-    ok(&gateway, "disable one/echo --project a", "changed").await;
-    fails(&gateway, "tools call say {} --project a", 1, "say").await;
-    ok(&gateway, "enable one/echo --project a", "changed").await;
-    ok(&gateway, "tools rename one/echo --project a", "changed").await;
-    fails(
+    transcript(
         &gateway,
-        "tools rename echo x --project a",
-        2,
-        "server/tool",
-    )
-    .await;
-    fails(
-        &gateway,
-        "tools rename one/none x --project a",
-        1,
-        "no tool `none`",
+        "
+        $ disable one/echo --project a # changed
+        1$ tools call say {} --project a # say
+        $ enable one/echo --project a # changed
+        $ tools rename one/echo --project a # changed
+        2$ tools rename echo x --project a # server/tool
+        1$ tools rename one/none x --project a # no tool `none`
+        ",
     )
     .await;
     let setting = &json_of(&gateway, "tools ls --project a --server one").await["tools"];
@@ -387,7 +320,7 @@ async fn a_changed_definition_is_shown_and_agreed_to() {
         })
         .await;
         let approve = format!("tools approve {server}/tool_0{with}");
-        let said = run(&gateway, &approve, "").await;
+        let said = on(&gateway, &approve).await;
         assert_eq!(said.code, Some(2), "{said:?}");
         assert!(said.out.contains("--- approved\n+++ offered\n"), "{said:?}");
         assert!(
@@ -442,7 +375,7 @@ async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
         let approve = format!("tools approve {server}{with}");
         let hint = format!("2 tools of `{server}` kept back: `toolwharf {approve}` shows how");
         ok(&gateway, &format!("tools ls{with}"), &hint).await;
-        let said = run(&gateway, "doctor", "").await;
+        let said = on(&gateway, "doctor").await;
         let finding = format!("2 tools of server `{server}`");
         assert!(said.out.contains(&finding), "{said:?}");
         assert!(
@@ -456,7 +389,7 @@ async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
         )
         .await;
 
-        let said = run(&gateway, &approve, "").await;
+        let said = on(&gateway, &approve).await;
         assert_eq!(said.code, Some(2), "{said:?}");
         for tool in ["tool_0", "tool_1"] {
             let head = format!("{server}/{tool}\n--- approved\n+++ offered\n");

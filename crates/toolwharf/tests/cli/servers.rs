@@ -1,12 +1,10 @@
 //! Server commands on a running gateway, for a server in bubblewrap.
 
-mod common;
-
 use std::process::Stdio;
 
-use common::{
-    Gateway, Setup,
-    cli::{self, Said},
+use crate::common::{
+    Gateway, Setup, cli,
+    shell::{at, fails, json_of, ok, on},
 };
 use serde_json::Value;
 use testkit::{Bin, DEADLINE, wait_for, within};
@@ -14,46 +12,6 @@ use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Command,
 };
-
-/// Builds a `toolwharf` command from words separated by spaces.
-fn command(gateway: &Gateway, line: &str) -> Command {
-    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
-    let mut command = cli::toolwharf();
-    command
-        .args([verb, "--data-dir"])
-        .arg(gateway.folder().join("data"))
-        .args(rest.split(' ').filter(|word| !word.is_empty()))
-        .env("HOME", gateway.folder())
-        .env("CANARY", "kept-out-of-sight")
-        .current_dir(gateway.folder());
-    command
-}
-
-async fn run(gateway: &Gateway, line: &str) -> Said {
-    cli::said(command(gateway, line), "").await
-}
-
-/// Runs a line that must succeed and print `says` to stderr. Returns stdout.
-async fn ok(gateway: &Gateway, line: &str, says: &str) -> String {
-    let said = run(gateway, line).await;
-    assert_eq!(said.code, Some(0), "{line}: {said:?}");
-    assert!(said.err.contains(says), "{line}: {said:?}");
-    said.out
-}
-
-/// Runs a line that must fail with this code and print all of `says`.
-async fn fails(gateway: &Gateway, line: &str, code: i32, says: &[&str]) {
-    let said = run(gateway, line).await;
-    assert_eq!(said.code, Some(code), "{line}: {said:?}");
-    for says in says {
-        assert!(said.err.contains(says), "{line}: {says:?}: {said:?}");
-    }
-}
-
-async fn json_of(gateway: &Gateway, line: &str) -> Value {
-    let out = ok(gateway, &format!("{line} -o json"), "").await;
-    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {line}: {out}"))
-}
 
 /// The command line of a scripted server.
 fn scripted(options: &str) -> String {
@@ -69,8 +27,10 @@ async fn each_verb_once() {
          --max-concurrency 3 --timeout 20 {}",
         scripted("--name one --stderr-at-start hello")
     );
-    let said = ok(&gateway, &add, "under process").await;
-    assert_eq!(said, "", "only JSON output goes to stdout");
+    let mut added = at(&gateway, &add);
+    added.env("CANARY", "kept-out-of-sight");
+    let said = cli::said(added, "").await.code(0).says("under process");
+    assert_eq!(said.out, "", "only JSON output goes to stdout");
 
     let table = ok(&gateway, "ls", "").await;
     assert!(
@@ -117,21 +77,15 @@ async fn each_verb_once() {
     )
     .await;
     assert!(called.contains("12345678901234567890"), "{called}");
-    fails(&gateway, "call one no/such", 1, &["-32601"]).await;
-    fails(
-        &gateway,
-        "call one tools/list []",
-        2,
-        &["not a JSON object"],
-    )
-    .await;
-    fails(&gateway, "call one tools/list {", 2, &["JSON"]).await;
-    fails(&gateway, "call none tools/list", 1, &["no server `none`"]).await;
+    fails(&gateway, "call one no/such", 1, "-32601").await;
+    fails(&gateway, "call one tools/list []", 2, "not a JSON object").await;
+    fails(&gateway, "call one tools/list {", 2, "JSON").await;
+    fails(&gateway, "call none tools/list", 1, "no server `none`").await;
 
     let logs = ok(&gateway, "logs one --lines 5", "").await;
     assert!(logs.contains("hello"), "{logs}");
     ok(&gateway, "stop one", "`toolwharf start one`").await;
-    fails(&gateway, "call one tools/list", 1, &["stopped"]).await;
+    fails(&gateway, "call one tools/list", 1, "stopped").await;
     ok(&gateway, "start one", "connected: ").await;
     ok(&gateway, "restart one", "connected: ").await;
     let events = ok(&gateway, "events one", "").await;
@@ -144,7 +98,7 @@ async fn each_verb_once() {
 
     let line = scripted("--name one --stderr-at-start anew");
     let again = format!("add one --memory 96M --heartbeat 7 --volume /data {line}");
-    fails(&gateway, &again, 1, &["--force"]).await;
+    fails(&gateway, &again, 1, "--force").await;
     let again = again.replace("add one", "add one --force");
     ok(&gateway, &again, "added `one`").await;
     let replaced = json_of(&gateway, "get one").await;
@@ -155,11 +109,11 @@ async fn each_verb_once() {
     assert!(logs.contains("anew"), "{logs}");
 
     ok(&gateway, "disable one", "disabled `one`").await;
-    fails(&gateway, "start one", 1, &["`toolwharf enable one`"]).await;
+    fails(&gateway, "start one", 1, "`toolwharf enable one`").await;
     ok(&gateway, "enable one", "connected: ").await;
     ok(&gateway, "rm one", "removed `one` from ").await;
-    fails(&gateway, "get one", 1, &["no server `one`"]).await;
-    fails(&gateway, "rm one", 1, &["no server `one`"]).await;
+    fails(&gateway, "get one", 1, "no server `one`").await;
+    fails(&gateway, "rm one", 1, "no server `one`").await;
 }
 
 /// The same commands with `--project`, and without it if only one server has the name.
@@ -167,11 +121,7 @@ async fn each_verb_once() {
 async fn each_verb_in_a_project() {
     let gateway = Setup::new().serve().await;
     for project in ["shop", "lab"] {
-        let mut command = cli::toolwharf();
-        command.args(["project", "add", project, "--data-dir"]);
-        command.arg(gateway.folder().join("data"));
-        let made = cli::said(command, "").await;
-        assert_eq!(made.code, Some(0), "{made:?}");
+        ok(&gateway, &format!("project add {project}"), "").await;
     }
     let line = scripted("--stderr-at-start hello");
     let add = format!("add one --project shop --sandbox {line}");
@@ -194,13 +144,14 @@ async fn each_verb_in_a_project() {
             &gateway,
             &format!("{verb} one --project lab"),
             1,
-            &["no server `one`"],
+            "no server `one`",
         )
         .await;
     }
     // A name that exists in two projects is ambiguous unless the project is given.
     ok(&gateway, &add.replace("shop", "lab"), "of project `lab`").await;
-    fails(&gateway, "get one", 1, &["(shop)", "(lab)"]).await;
+    let said = on(&gateway, "get one").await;
+    said.ends("get one", 1, &["(shop)", "(lab)"]);
     let shown = json_of(&gateway, "get one --project lab").await;
     let id = shown["id"].as_str().expect("an id");
     ok(
@@ -219,7 +170,7 @@ async fn logs_are_followed_over_a_restart() {
     let line = scripted("--name one --stderr-at-start hello");
     let add = format!("add one --sandbox {line}");
     ok(&gateway, &add, "connected: ").await;
-    let mut following = command(&gateway, "logs one -f")
+    let mut following = at(&gateway, "logs one -f")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -295,7 +246,7 @@ async fn mistakes_are_told() {
         ("logs none", 1, &["no server `none`"]),
         ("events none", 1, &["no server `none`"]),
     ] {
-        fails(&gateway, line, code, says).await;
+        on(&gateway, line).await.ends(line, code, says);
     }
     ok(&gateway, "ls", "there are no servers yet").await;
 }

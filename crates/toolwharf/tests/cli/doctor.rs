@@ -1,38 +1,21 @@
 //! `toolwharf doctor` beside a running gateway: it reports what the gateway knows, and each problem once.
 
-mod common;
-
 use std::path::Path;
 
-use common::{
+use crate::common::{
     Gateway, Setup,
-    cli::{self, Said},
+    cli::Said,
+    shell::{json_of, ok, on},
 };
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, wait_for};
 
-async fn on(gateway: &Gateway, arguments: &[&str]) -> Said {
-    let mut command = cli::toolwharf();
-    command
-        .args(arguments)
-        .env("HOME", gateway.folder())
-        .current_dir(gateway.folder());
-    cli::said(command, "").await
-}
-
 async fn doctor(gateway: &Gateway) -> Said {
-    let line = [
-        "doctor",
-        "--config",
-        "mcp.json",
-        "--config",
-        "toolwharf.toml",
-        "--data-dir",
-        "data",
-        "-o",
-        "json",
-    ];
-    on(gateway, &line).await
+    on(
+        gateway,
+        "doctor --config mcp.json --config toolwharf.toml -o json",
+    )
+    .await
 }
 
 /// The findings about `of` that are not `ok`.
@@ -48,31 +31,17 @@ fn problems(report: &Value, of: &str) -> Vec<String> {
 async fn a_hosted_server_that_does_not_come_up_is_a_problem() {
     let gateway = Setup::new().serve().await;
     let scripted = Bin::path("testkit-scripted").display().to_string();
-    let host = |words: &[&str]| {
-        let mut line = vec!["add", "--sandbox", "--data-dir", "data"];
-        line.extend(words);
-        line.iter()
-            .map(|word| (*word).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let good = host(&["good", "--", &scripted]);
-    let good: Vec<&str> = good.iter().map(String::as_str).collect();
-    on(&gateway, &good).await.code(0);
+    ok(&gateway, &format!("add good --sandbox -- {scripted}"), "").await;
     let said = doctor(&gateway).await.code(0);
     assert!(said.out.contains("server `good` is running"), "{said:?}");
-    let bad = host(&[
-        "bad",
-        "--",
-        &scripted,
-        "--exit-at-start",
-        "--stderr-at-start",
-        "no licence",
-    ]);
-    let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
-    on(&gateway, &bad).await;
+    let options = "--exit-at-start --stderr-at-start 'no licence'";
+    on(
+        &gateway,
+        &format!("add bad --sandbox -- {scripted} {options}"),
+    )
+    .await;
     wait_for("its backoff", DEADLINE, async || {
-        let line = ["get", "bad", "--data-dir", "data", "-o", "json"];
-        on(&gateway, &line).await.json()["status"] == "backoff"
+        json_of(&gateway, "get bad").await["status"] == "backoff"
     })
     .await;
     let said = doctor(&gateway).await.code(1);
@@ -143,8 +112,7 @@ async fn variables_are_those_of_the_gateway() {
 async fn a_gateway_with_other_files_is_named() {
     let gateway = Setup::new().serve().await;
     std::fs::write(gateway.folder().join("other.json"), r#"{"mcpServers":{}}"#).expect("a file");
-    let line = ["doctor", "--config", "other.json", "--data-dir", "data"];
-    let said = on(&gateway, &line).await.code(1);
+    let said = on(&gateway, "doctor --config other.json").await.code(1);
     let pid = gateway.process.pid().to_string();
     for part in [&*gateway.url, &*pid, "mcp.json", "--config"] {
         assert!(said.out.contains(part), "{part}: {said:?}");
