@@ -4,7 +4,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use http::{Uri, uri::Scheme};
@@ -13,10 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, sync::OnceCell};
 use tower_service::Service;
 
-use crate::{BoxError, Options, Tcp};
-
-/// Time for name lookup and TLS, in addition to the TCP timeout.
-const LOOKUP_AND_TLS_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{BoxError, Options, Tcp, tcp::in_time};
 
 /// Connects to `http` and `https` URLs.
 #[derive(Clone)]
@@ -90,14 +86,4 @@ impl Service<Uri> for Connector {
         let connecting = self.clone().connect(uri);
         Box::pin(async move { in_time(&options, connecting).await })
     }
-}
-
-/// Waits for a connection with a timeout for all its steps.
-pub(crate) async fn in_time<T>(
-    options: &Options,
-    connecting: impl Future<Output = Result<T, BoxError>>,
-) -> Result<T, BoxError> {
-    let within = options.connect_timeout + LOOKUP_AND_TLS_TIMEOUT;
-    let connected = tokio::time::timeout(within, connecting).await;
-    connected.map_err(|_| format!("no connection within {} seconds", within.as_secs()))?
 }

@@ -19,7 +19,10 @@ use model::is_public;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use crate::{Options, connector::in_time};
+use crate::Options;
+
+/// Time for name lookup and TLS, in addition to the TCP timeout.
+const LOOKUP_AND_TLS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Silence on a socket after which the kernel sends a keepalive probe. Streams have no other idle limit.
 pub const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -117,6 +120,16 @@ fn not_public() -> io::Error {
 
 /// Why a connection failed.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Waits for a connection with a timeout for all its steps.
+pub(crate) async fn in_time<T>(
+    options: &Options,
+    connecting: impl Future<Output = Result<T, BoxError>>,
+) -> Result<T, BoxError> {
+    let within = options.connect_timeout + LOOKUP_AND_TLS_TIMEOUT;
+    let connected = tokio::time::timeout(within, connecting).await;
+    connected.map_err(|_| format!("no connection within {} seconds", within.as_secs()))?
+}
 
 #[cfg(test)]
 mod tests {
