@@ -119,7 +119,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     // Servers that are still stopping keep their lease until they have exited.
     tokio::select! {
         () = parts.stop(serving, serving_inside.is_some(), drain, by) => {}
-        () = follow(parts.replica.as_deref()) => {}
+        () = run(parts.replica.as_deref(), Replica::follow) => {}
     }
     parts.identities.keys.touch(&base.store).await;
     if let Some(replica) = &parts.replica {
@@ -412,7 +412,7 @@ impl Parts {
                 self.gateway.start(config.servers.clone(), remembered).await?;
                 anyhow::Ok(())
             } => started?,
-            () = follow(replica) => {}
+            () = run(replica, Replica::follow) => {}
         }
         self.declared.cancel();
         self.ready.set();
@@ -433,9 +433,9 @@ impl Parts {
             () = self.front.follow_keys() => {}
             () = memory::give_back() => {}
             () = migrate_entries(&self.projects) => {}
-            () = serve_apps(apps) => {}
-            () = follow(replica) => {}
-            () = follow_peers(self.peers.as_deref()) => {}
+            () = run(apps, Apps::serve) => {}
+            () = run(replica, Replica::follow) => {}
+            () = run(self.peers.as_deref(), Peers::follow) => {}
             () = changes.follow(replica) => {}
         }
         Ok(())
@@ -517,26 +517,10 @@ async fn migrate_entries(projects: &Projects) {
     std::future::pending().await
 }
 
-/// Serves the pages of MCP Apps, if they are enabled.
-async fn serve_apps(apps: Option<Apps>) {
-    match apps {
-        Some(apps) => apps.serve().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Renews the membership, if there may be several replicas.
-async fn follow(replica: Option<&Replica>) {
-    match replica {
-        Some(replica) => replica.follow().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Keeps the list of other replicas, if there may be any.
-async fn follow_peers(peers: Option<&Peers>) {
-    match peers {
-        Some(peers) => peers.follow().await,
+/// Runs the task of an optional part. Without the part, it never returns.
+async fn run<T>(part: Option<T>, task: impl AsyncFnOnce(T)) {
+    match part {
+        Some(part) => task(part).await,
         None => std::future::pending().await,
     }
 }

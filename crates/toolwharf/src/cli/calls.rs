@@ -3,6 +3,7 @@
 use api::{Call, Key, WholeCall};
 use model::ProjectId;
 use serde::Serialize;
+use serde_json::json;
 use store::Time;
 
 use super::{
@@ -72,8 +73,8 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let listed = pages::list(&api, &path(&["calls"]), &args, &args.lines).await?;
     // Only callers that manage keys can list them. Others see ids.
-    let of_keys = path(&["keys"]) + &of_project(args.project.as_ref());
-    let keys = pages::all::<Key>(&api, &of_keys, &()).await;
+    let filter = json!({ "project": args.project });
+    let keys = pages::all::<Key>(&api, &path(&["keys"]), &filter).await;
     let keys = keys.map(|keys| keys.rows).unwrap_or_default();
     listed.print(context, "no calls found", HEAD, |call: &Call| {
         let mut cells = cells(call);
@@ -89,8 +90,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
 
 /// Returns a table of calls.
 pub(super) fn table(calls: &[Call]) -> String {
-    let cells: Vec<_> = calls.iter().map(cells).collect();
-    print::table(HEAD, &cells)
+    print::table(HEAD, calls.iter().map(cells))
 }
 
 /// Parses a duration before now, or a time as in the API.

@@ -1,6 +1,8 @@
 //! Paged lists of the API, read up to the requested number of rows.
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use anyhow::Context as _;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 use super::{Context, Output, http, print};
 
@@ -12,26 +14,6 @@ pub(super) struct Lines {
     /// The maximum number of rows.
     #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     lines: u32,
-}
-
-/// A page of a list in the API.
-#[derive(Deserialize)]
-struct Page<T> {
-    #[serde(
-        alias = "calls",
-        alias = "changes",
-        alias = "conversations",
-        alias = "events",
-        alias = "keys",
-        alias = "products",
-        alias = "projects",
-        alias = "runs",
-        alias = "secrets",
-        alias = "servers"
-    )]
-    rows: Vec<T>,
-    /// The beginning of the next page.
-    next: Option<String>,
 }
 
 /// The first rows of a list.
@@ -72,16 +54,23 @@ async fn rows<T: DeserializeOwned>(
     let filter: Vec<_> = filter
         .map(|(key, value)| (&**key, value.as_str()))
         .collect();
+    // A list is the member that is named like the last segment of its path.
+    let name = path.rsplit('/').next().unwrap_or_default();
     let mut rows: Vec<T> = Vec::new();
     let mut next: Option<String> = None;
     loop {
         let limit = (wanted - rows.len()).min(PAGE_ROWS).to_string();
         let page = [("limit", Some(limit.as_str())), ("after", next.as_deref())];
-        let page: Page<T> = api
-            .get(&(path.to_owned() + &http::query(&[&page, &*filter].concat())))
-            .await?;
-        rows.extend(page.rows);
-        next = page.next;
+        let query = http::query(&[&page, &*filter].concat());
+        let mut page: Map<String, Value> = api.get(&format!("{path}{query}")).await?;
+        let more = page.remove(name).unwrap_or_default();
+        let more: Vec<T> = serde_json::from_value(more).with_context(|| {
+            format!("the list of {name} is from a different version of Toolwharf")
+        })?;
+        rows.extend(more);
+        next = page
+            .remove("next")
+            .and_then(|next| next.as_str().map(str::to_owned));
         if next.is_none() || rows.len() >= wanted {
             let more = next.is_some();
             return Ok(Listed { rows, more });
@@ -107,7 +96,6 @@ impl<T: Serialize> Listed<T> {
         if self.more {
             eprintln!("there are older rows; --lines shows more");
         }
-        let cells: Vec<[String; N]> = self.rows.iter().map(cells).collect();
-        print::data(&print::table(head, &cells))
+        print::data(&print::table(head, self.rows.iter().map(cells)))
     }
 }

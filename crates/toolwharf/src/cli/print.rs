@@ -70,7 +70,10 @@ const MIN_COLUMN_CHARS: usize = 12;
 const COLUMN_GAP: usize = 2;
 
 /// Returns a table with aligned columns. On a terminal, the table fits its width, and states are coloured.
-pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String]>]) -> String {
+pub(super) fn table(
+    head: impl AsRef<[&'static str]>,
+    rows: impl IntoIterator<Item = impl AsRef<[String]>>,
+) -> String {
     let terminal = width(&io::stdout());
     drawn(
         head.as_ref(),
@@ -110,13 +113,14 @@ pub(super) fn width(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
 
 fn drawn(
     head: &[&str],
-    rows: &[impl AsRef<[String]>],
+    rows: impl IntoIterator<Item = impl AsRef<[String]>>,
     terminal: Option<usize>,
     coloured: bool,
 ) -> String {
     let plain = |cell: &String| one_line(cell, usize::MAX);
-    let rows = rows.iter().map(|row| row.as_ref().iter().map(plain));
-    let rows: Vec<Vec<String>> = rows.map(Iterator::collect).collect();
+    let rows = rows.into_iter();
+    let rows = rows.map(|row| row.as_ref().iter().map(plain).collect());
+    let rows: Vec<Vec<String>> = rows.collect();
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {

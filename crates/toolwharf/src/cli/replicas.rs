@@ -32,9 +32,8 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
             replica.leases.len().to_string(),
         ]
     };
-    let cells: Vec<_> = listed.replicas.iter().map(cells).collect();
     let head = [
         "ID", "HOST", "VERSION", "ADDRESS", "STARTED", "SEEN", "LEASES",
     ];
-    print::data(&print::table(head, &cells))
+    print::data(&print::table(head, listed.replicas.iter().map(cells)))
 }

@@ -72,11 +72,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         eprintln!("no matching server found");
         return Ok(());
     }
-    let rows: Vec<[String; 4]> = found.servers.iter().map(cells).collect();
-    print::foreign(&print::table(
-        ["NAME", "RUNS", "REGISTRY", "DESCRIPTION"],
-        &rows,
-    ))
+    let head = ["NAME", "RUNS", "REGISTRY", "DESCRIPTION"];
+    print::foreign(&print::table(head, found.servers.iter().map(cells)))
 }
 
 fn cells(server: &RegistryEntry) -> [String; 4] {

@@ -93,6 +93,10 @@ pub(super) fn fields(server: &Server) -> String {
         None => port.port.to_string(),
     });
     let ports: Vec<String> = ports.collect();
+    let mut notices = server.ports.iter();
+    let notice =
+        notices.find_map(|port| Some(format!("port {}: {}", port.port, port.notice.as_ref()?)));
+    let limits = server.resource_limits.as_ref().map(limits);
     let network = match server.network["allow"].as_array() {
         Some(hosts) => {
             let hosts: Vec<&str> = hosts.iter().filter_map(Value::as_str).collect();
@@ -114,10 +118,7 @@ pub(super) fn fields(server: &Server) -> String {
         ("target", server.target.clone()),
         (
             "arguments",
-            match server.arguments {
-                0 => String::new(),
-                count => format!("{count} (not shown)"),
-            },
+            unless_zero(server.arguments, |count| format!("{count} (not shown)")),
         ),
         ("variables", list(&server.environment)),
         ("headers", list(&server.headers)),
@@ -128,25 +129,11 @@ pub(super) fn fields(server: &Server) -> String {
         ("can read", files(&server.files, FileAccess::Read)),
         ("can write", files(&server.files, FileAccess::Write)),
         ("not visible", list(&server.files_missing)),
-        (
-            "limits",
-            server
-                .resource_limits
-                .as_ref()
-                .map(limits)
-                .unwrap_or_default(),
-        ),
+        ("limits", limits.unwrap_or_default()),
         ("uses", server.usage.as_ref().map(uses).unwrap_or_default()),
         ("volumes", list(&server.volumes)),
         ("ports", ports.join(", ")),
-        (
-            "notice",
-            server
-                .ports
-                .iter()
-                .find_map(|port| Some(format!("port {}: {}", port.port, port.notice.as_ref()?)))
-                .unwrap_or_default(),
-        ),
+        ("notice", notice.unwrap_or_default()),
         ("network", network),
         ("era", some(&server.era)),
         ("protocol", some(&server.protocol_version)),
@@ -160,20 +147,11 @@ pub(super) fn fields(server: &Server) -> String {
         ("last crash", crash.unwrap_or_default()),
         (
             "warnings",
-            match server.warnings {
-                0 => String::new(),
-                count => count.to_string(),
-            },
+            unless_zero(server.warnings, |count: u64| count.to_string()),
         ),
         ("tools", server.tools.to_string()),
         ("disabled tools", list(&server.disabled_tools)),
-        (
-            "kept back",
-            match server.kept_back {
-                0 => String::new(),
-                count => tools(count),
-            },
-        ),
+        ("kept back", unless_zero(server.kept_back, tools)),
         (
             "calls",
             format!(
@@ -187,6 +165,13 @@ pub(super) fn fields(server: &Server) -> String {
         ("start timeout", format!("{} ms", server.start_timeout_ms)),
         ("projects", list(&server.projects)),
     ])
+}
+
+fn unless_zero<T: PartialEq + Default>(count: T, text: impl Fn(T) -> String) -> String {
+    match count == T::default() {
+        true => String::new(),
+        false => text(count),
+    }
 }
 
 /// Returns the guarantees of a sandbox that are enforced, or those that are not, with the reason.

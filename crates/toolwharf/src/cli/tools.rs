@@ -98,12 +98,9 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     if tools.tools.is_empty() {
         eprintln!("no server offers a tool now; `toolwharf ls` shows the state of the servers");
     }
-    let cells: Vec<[String; 4]> = tools.tools.iter().map(cells).collect();
     say_kept_back(&tools.tools);
-    print::data(&print::table(
-        ["NAME", "SERVER/TOOL", "STATE", "DESCRIPTION"],
-        &cells,
-    ))
+    let head = ["NAME", "SERVER/TOOL", "STATE", "DESCRIPTION"];
+    print::data(&print::table(head, tools.tools.iter().map(cells)))
 }
 
 /// Prints, for each server, the number of tools that are kept back, or that changed and are offered anyway.
