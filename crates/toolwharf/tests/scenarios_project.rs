@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{LEGACY, Setup, echoes, gone, is_away, names, scripted, tools, with};
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{Bin, DEADLINE, Peer, Process, at_once, peer, wait_for, wait_for_some, within};
 use tokio::time::Instant;
 
