@@ -170,9 +170,13 @@ async fn metadata_that_lies_is_refused() {
         (
             "https://login.example",
             format!("{url}/jwks"),
-            "is for the issuer",
+            "its metadata names the issuer",
         ),
-        (slash.as_str(), format!("{url}/jwks"), "is for the issuer"),
+        (
+            slash.as_str(),
+            format!("{url}/jwks"),
+            "its metadata names the issuer",
+        ),
         (
             url,
             "http://169.254.169.254/keys".to_owned(),

@@ -198,7 +198,11 @@ impl Issuer {
         // That of OpenID Connect comes first, because it has everything that is used here.
         let mut places = oauth::well_known(&url);
         places.reverse();
-        let metadata = oauth::first_of(&self.http, issuer, places).await;
+        let mismatch = |_: &Url, says: &str| {
+            let other = oauth::excerpt(says);
+            format!("its metadata names the issuer `{other}`, but the settings say `{issuer}`")
+        };
+        let metadata = oauth::first_of(&self.http, issuer, places, mismatch).await;
         let metadata = Arc::new(metadata.map_err(|error| error.what)?);
         self.metadata.store(Some(metadata.clone()));
         Ok(metadata)

@@ -178,7 +178,11 @@ fn at(base: &Url, path: &str) -> Url {
 /// Fetches an issuer's metadata from its well-known URLs.
 pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata, Error> {
     let places = well_known(&endpoint("issuer", issuer)?);
-    first_of(http, issuer, places).await
+    first_of(http, issuer, places, |place, says| {
+        let (says, issuer) = (excerpt(says), excerpt(issuer));
+        format!("the metadata at {place} is for the issuer `{says}` instead of `{issuer}`")
+    })
+    .await
 }
 
 /// The well-known URLs of an issuer's metadata: that of RFC 8414, then those of OpenID Connect.
@@ -195,20 +199,23 @@ pub fn well_known(issuer: &Url) -> Vec<Url> {
     places
 }
 
-/// Fetches an issuer's metadata from the first URL that has it.
+/// Fetches an issuer's metadata from the first URL that has it. `mismatch`: the error's text for metadata at this URL
+/// that names this other issuer.
 ///
 /// # Errors
 /// No URL has usable metadata, or the first metadata found is for another issuer than exactly `issuer`.
-pub async fn first_of(http: &dyn Http, issuer: &str, places: Vec<Url>) -> Result<Metadata, Error> {
+pub async fn first_of(
+    http: &dyn Http,
+    issuer: &str,
+    places: Vec<Url>,
+    mismatch: impl Fn(&Url, &str) -> String,
+) -> Result<Metadata, Error> {
     let mut failure = None;
     for place in places {
         match document::<Metadata>(http, &place).await {
             Ok(Some(metadata)) if metadata.issuer == issuer => return Ok(metadata),
             Ok(Some(metadata)) => {
-                let (says, issuer) = (excerpt(&metadata.issuer), excerpt(issuer));
-                let what = format!(
-                    "the metadata at {place} is for the issuer `{says}` instead of `{issuer}`"
-                );
+                let what = mismatch(&place, &metadata.issuer);
                 return Err(Error::new(Code::Mismatch, what));
             }
             Ok(None) => {}
