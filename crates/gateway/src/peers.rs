@@ -66,6 +66,9 @@ const SESSION_PARTS: u8 = 8;
 const HEIR_TTL: Duration = Duration::from_secs(5);
 /// Interval between updates of the list of replicas.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for the answer of a replica that is no longer in the list. One that leaves answers the requests that were on
+/// their way, and stays for three times as long ([`Peers::linger`]).
+const LAST_ANSWER_TIMEOUT: Duration = LIST_INTERVAL;
 /// Minimum time between two updates when a replica is not in the list.
 const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -431,11 +434,8 @@ impl Peers {
             .ok_or_else(|| Unanswered::Lost("a header has characters that are not ASCII".into()))?;
         let request = Request::post(format!("http://{}/", peer.address)).header(HEAD_HEADER, head);
         let request = request.body(body).map_err(|_| Unanswered::Away)?;
-        let answer = tokio::select! {
-            answer = self.client.send(request) => answer,
-            () = peer.lost.cancelled() => return Err(lost()),
-        };
-        match answer {
+        let answer = answered(self.client.send(request), &peer.lost).await;
+        match answer.ok_or_else(lost)? {
             Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
                 self.look().await;
                 Err(Unanswered::Moved)
@@ -537,6 +537,19 @@ fn seal(key: &DataKey, head: &Head) -> String {
     sealed_text(key, &["hop"], &text)
 }
 
+/// The answer of a replica; `None` if the replica was lost before.
+async fn answered<T>(answering: impl Future<Output = T>, lost: &CancellationToken) -> Option<T> {
+    let gone = async {
+        lost.cancelled().await;
+        tokio::time::sleep(LAST_ANSWER_TIMEOUT).await;
+    };
+    tokio::select! {
+        biased;
+        answer = answering => Some(answer),
+        () = gone => None,
+    }
+}
+
 fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
     let (text, nonce) = opened_text(key, &["hop"], text)?;
     Some((serde_json::from_str(&text).ok()?, nonce))
@@ -545,6 +558,23 @@ fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A replica that leaves answers what was sent to it before the others learned of it.
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_left_the_list_may_still_answer() {
+        let lost = CancellationToken::new();
+        lost.cancel();
+        let after = async |time: Duration| {
+            let answering = async {
+                tokio::time::sleep(time).await;
+                "an answer"
+            };
+            answered(answering, &lost).await
+        };
+        assert_eq!(after(Duration::ZERO).await, Some("an answer"));
+        assert_eq!(after(LAST_ANSWER_TIMEOUT / 2).await, Some("an answer"));
+        assert_eq!(after(LAST_ANSWER_TIMEOUT * 2).await, None);
+    }
 
     #[test]
     fn a_head_opens_unchanged_and_with_its_key_only() {
