@@ -668,7 +668,7 @@ fn build(cache: &Path, parts: Parts) -> Result<()> {
         "there is no Go 1.19 to build Kubernetes with: run `apt-get install golang-1.19-go`"
     );
     eprintln!(
-        "    building {} of Kubernetes, once: some minutes",
+        "    building {} of Kubernetes (only once; takes several minutes)",
         missing.join(", ")
     );
     let script = cache.join("build.sh");

@@ -365,7 +365,9 @@ fn cargo_helpers(workspace: &Workspace) -> Result<()> {
     }
     for (name, version, what, options) in BUILT_HELPERS {
         if !has_subcommand(name) {
-            heading(&format!("building {name}, {what}: this takes some minutes"));
+            heading(&format!(
+                "building {name}, {what}: this takes several minutes"
+            ));
             workspace
                 .cargo(&["install", "--locked", name, "--version", version])
                 .args(options)

@@ -303,7 +303,9 @@ impl Records {
                 self.tasks.spawn_on(write, &runtime);
             }
             // Without a runtime, the program is exiting. Open records are closed at the next start.
-            Err(_) => tracing::warn!("a record was not closed: the program is exiting"),
+            Err(_) => tracing::warn!(
+                "a record stays open until the next start, because the program is exiting"
+            ),
         }
     }
 }

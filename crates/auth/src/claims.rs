@@ -67,7 +67,7 @@ pub(super) fn verify(
     if ends_at <= now {
         let ago = now.saturating_sub(ends_at - SKEW_SECONDS);
         return Err(invalid(&format!(
-            "it expired {ago} s ago by the clock of this machine"
+            "it expired {ago} s ago, according to this machine's clock"
         )));
     }
     for claim in ["nbf", "iat"] {
@@ -115,7 +115,7 @@ pub(super) fn identity(
     }
     if time(claims, "exp")?.is_none_or(|end| end.saturating_add(SKEW_SECONDS) <= now) {
         return Err(invalid(
-            "the ID token has expired by the clock of this machine",
+            "the ID token has expired, according to this machine's clock",
         ));
     }
     principal(name, settings, claims)

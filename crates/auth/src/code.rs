@@ -158,7 +158,7 @@ fn client(issuer: &Issuer) -> Result<&str, Refused> {
     let client = issuer.settings.client_id.as_deref();
     client.ok_or_else(|| {
         invalid(&format!(
-            "`{}` has no `client_id` in the settings",
+            "issuer `{}` has no `client_id` in the settings",
             issuer.name
         ))
     })

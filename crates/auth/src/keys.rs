@@ -163,7 +163,10 @@ impl Keys {
         let mut known = HashMap::with_capacity(rows.len());
         for row in rows {
             let Some(digest) = from_hex(&row.hash) else {
-                tracing::warn!("the digest of key {} is unreadable", row.key.id);
+                tracing::warn!(
+                    "key {} is ignored: its stored digest is invalid; revoke it and create another key",
+                    row.key.id
+                );
                 continue;
             };
             // The known key is kept, since it records its last use.

@@ -137,7 +137,7 @@ impl Master {
         };
         // During a rotation this may already be the next key.
         let key = self.key().unwrap_login_key(&wrapped);
-        key.context("cannot open the key that sign-ins are sealed with")
+        key.context("cannot decrypt the key that sign-ins are encrypted with")
     }
 
     /// Rotates the master key and returns the id of the new one.

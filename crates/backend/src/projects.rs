@@ -89,7 +89,7 @@ impl Secrets {
                 Some(Err(error)) => format!("{error}; set it again"),
                 None => NEW_MASTER_KEY.to_owned(),
             };
-            let why = format!("secret `{name}` of project `{project}` cannot be opened: {why}");
+            let why = format!("secret `{name}` of project `{project}` cannot be decrypted: {why}");
             secrets.closed.insert(name, why);
         }
         secrets
@@ -139,7 +139,7 @@ pub enum SecretError {
         "a secret must be a string of at most {MAX_SECRET_BYTES} bytes without the character U+0000"
     )]
     Value,
-    #[error("the project's data key cannot be opened: {NEW_MASTER_KEY}")]
+    #[error("the project's data key cannot be decrypted: {NEW_MASTER_KEY}")]
     Sealed,
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -421,7 +421,7 @@ impl Projects {
                 Some(_) => "the previously known one is used",
                 None => "servers that need its secrets do not start",
             };
-            tracing::error!(project = %id, "the project's data key cannot be opened; {goes_on}: {NEW_MASTER_KEY}");
+            tracing::error!(project = %id, "the project's data key cannot be decrypted; {goes_on}: {NEW_MASTER_KEY}");
         }
         known
     }

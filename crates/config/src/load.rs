@@ -81,7 +81,7 @@ impl Config {
         }
         config.sources.extend(settings_file);
         if !problems.is_empty() {
-            // Sorted by file as named, then by line.
+            // Sorted by file, in the order in which the files were given, then by line.
             let order: Vec<&Path> = sources.files().collect();
             let file = |p: &Problem| order.iter().position(|path| *path == p.file);
             problems.sort_by_key(|problem| (file(problem), problem.at));

@@ -1,4 +1,4 @@
-//! Instances as commands in sandboxes of E2B: virtual machines in E2B's cloud.
+//! Runs instances as commands in E2B sandboxes, which are virtual machines in E2B's cloud.
 //!
 //! [`E2b`] uses two interfaces over HTTPS. E2B's REST API creates and kills sandboxes. The program `envd` in each
 //! sandbox offers a Connect service that starts, feeds and signals commands. Both follow what E2B has published (its

@@ -2,7 +2,7 @@
 //!
 //! - [`docker`]: containers of a Docker daemon, optionally in gVisor, and services of a swarm.
 //! - `kubernetes` (with the feature of the same name): pods of a Kubernetes cluster.
-//! - [`e2b`]: sandboxes of E2B.
+//! - [`e2b`]: E2B sandboxes.
 //!
 //! Each implements [`runtime::Runtime`]. Deliberately absent: what all runtimes share, and processes of this host (`runtime`).
 

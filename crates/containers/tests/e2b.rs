@@ -1,4 +1,4 @@
-//! Servers in sandboxes of E2B, tested against the stand-in `testkit-e2b`: real processes and real HTTP, but not E2B.
+//! Servers in E2B sandboxes, tested against the stand-in `testkit-e2b`: real processes and real HTTP, but not E2B.
 
 #![expect(
     clippy::unwrap_used,

@@ -87,7 +87,7 @@ impl Gateway {
         )
     }
 
-    /// [`Gateway::new`] with another way to make connections.
+    /// Like [`Gateway::new`], but with another way to make connections.
     #[must_use]
     pub fn with(
         settings: Settings,

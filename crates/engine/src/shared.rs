@@ -220,7 +220,7 @@ impl Shared {
         }
     }
 
-    /// [`Shared::publish`] for the scopes that see a server.
+    /// Like [`Shared::publish`], for the scopes that see a server.
     pub(crate) fn publish_of(&self, server: &Server, kinds: &[ListKind]) {
         let fleet = self.fleet();
         self.publish(kinds, |scope| fleet.sees(scope, server));

@@ -19,7 +19,7 @@ use tokio::{
 };
 use url::{Host, Url};
 
-/// Maximum bytes of a response. A whole registry in one file has some megabytes.
+/// Maximum bytes of a response. A whole registry in one file takes several megabytes.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 const MAX_DEPTH: usize = 64;
 /// Maximum values in a response. Each takes about a hundred bytes of memory, and as few as two in the response.

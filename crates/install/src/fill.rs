@@ -54,7 +54,7 @@ struct Values {
 
 impl Plan {
     /// # Errors
-    /// All errors: those of values with a place below `/values`, those of the entry with its places.
+    /// All errors. Errors in values have a place below `/values`; errors in the entry have a place in the entry.
     pub fn fill(
         &self,
         server: &ServerName,
@@ -420,7 +420,7 @@ impl Field {
             Value::String(text) => Ok(text.clone()),
             Value::Number(number) => Ok(number.to_string()),
             Value::Bool(boolean) => Ok(boolean.to_string()),
-            _ => Err("must be a text, a number or a boolean".to_owned()),
+            _ => Err("must be a string, a number or a boolean".to_owned()),
         };
         let texts: Result<Vec<String>, String> = items.into_iter().map(text).collect();
         let mut texts = texts?;

@@ -133,7 +133,9 @@ impl ParamHeaders {
             match (value, given.next(), given.next()) {
                 (None, None, _) => {}
                 (None, Some(_), _) => {
-                    return Err(format!("header {name} has no value in the arguments"));
+                    return Err(format!(
+                        "header {name} was sent, but the arguments have no value for it"
+                    ));
                 }
                 (Some(_), None, _) => return Err(format!("header {name} is missing")),
                 (Some(_), Some(_), Some(_)) => {

@@ -185,7 +185,7 @@ pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata,
     .await
 }
 
-/// The well-known URLs of an issuer's metadata: that of RFC 8414, then those of OpenID Connect.
+/// The well-known URLs of an issuer's metadata: first the RFC 8414 URL, then the OpenID Connect URLs.
 #[must_use]
 pub fn well_known(issuer: &Url) -> Vec<Url> {
     let path = issuer.path().trim_end_matches('/');
@@ -224,7 +224,7 @@ pub async fn first_of(
     }
     Err(failure.unwrap_or_else(|| {
         let what = format!(
-            "the issuer {} has no metadata at its well-known places",
+            "the issuer {} has no metadata at its well-known URLs",
             excerpt(issuer)
         );
         Error::new(Code::Unreachable, what)

@@ -143,7 +143,7 @@ pub(crate) async fn request(
     bound(http, discovery, client, login, form, refused, None).await
 }
 
-/// [`request`] for tokens bound to `key`. Without `key`, a new key is generated if [`Discovery::dpop`] is set.
+/// Like [`request`], for tokens bound to `key`. Without `key`, a new key is generated if [`Discovery::dpop`] is set.
 async fn bound(
     http: &dyn Http,
     discovery: &Discovery,

@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use super::{AppState, Problem};
 
-/// Time limit of the run. It contacts each sandbox provider, and a missing one may take some seconds to fail.
+/// Time limit of the run. It contacts each sandbox provider, and a missing one may take several seconds to fail.
 const DOCTOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn examine(State(rest): State<AppState>) -> Result<Json<Report>, Problem> {

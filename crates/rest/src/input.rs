@@ -97,7 +97,9 @@ pub(super) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
     body.map_err(|rejection| {
         let status = rejection.status();
         let detail = match status {
-            StatusCode::PAYLOAD_TOO_LARGE => "the body is too large".to_owned(),
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                "the request body exceeds the limit of this route".to_owned()
+            }
             _ => rejection.body_text(),
         };
         Problem::new(status.as_u16(), detail)

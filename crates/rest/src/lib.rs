@@ -75,7 +75,7 @@ use install::Catalogue;
 /// Maximum number of concurrent log and event streams.
 const MAX_FOLLOWERS: usize = 64;
 
-/// Longest wait for another configuration change. With a slow database, each change can take some seconds.
+/// Longest wait for another configuration change. With a slow database, each change can take several seconds.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state that handlers share.

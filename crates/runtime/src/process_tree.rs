@@ -209,7 +209,7 @@ impl ProcessTree {
                     Some(Marked::Unsettled) => found.unsettled = true,
                 }
             }
-            // No new process: every living one was checked while alive.
+            // This pass found no new process, so every living one has been checked.
             if seen.len() == known {
                 return found;
             }

@@ -47,7 +47,7 @@ pub struct ServerRow {
     pub updated_at: Time,
 }
 
-/// A server to put or install.
+/// A server to create, replace or install.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewServer {
     pub name: ServerName,

@@ -1,4 +1,4 @@
-//! `toolwharf`: one endpoint over many MCP servers.
+//! `toolwharf`: one endpoint for many MCP servers.
 //!
 //! `main` only selects what to run. The MCP surfaces are in [`gateway`], the operators' interfaces in [`ops`] and
 //! [`rest`], the command line in [`cli`].
@@ -22,7 +22,7 @@ use backend::startup;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before anything else: these need no async runtime, and their arguments are not those of the command line.
+    // First, because these need no async runtime, and take other arguments than the command line does.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == startup::SENTINEL => return runtime::sentinel::main(),

@@ -46,7 +46,7 @@ impl<'a> Owner<'a> {
 
 /// A sealed value that cannot be decrypted: it was sealed with another key, or for another place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the value at `{0}` is sealed and cannot be opened: set it again")]
+#[error("the value at `{0}` cannot be decrypted: set it again")]
 pub(crate) struct Closed(String);
 
 #[derive(Clone, Copy)]

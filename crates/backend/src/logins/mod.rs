@@ -69,7 +69,7 @@ pub(crate) struct Id {
 /// The parts of a server's configuration that concern signing in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
-    /// `None`: requests do not carry the token. It is a variable in the server's environment.
+    /// `None`: the token is passed to the server in an environment variable, and not sent with requests.
     url: Option<String>,
     login: Login,
     public_only: bool,
@@ -527,5 +527,5 @@ async fn opened(logins: &Logins, id: &Id, row: LoginRow) -> anyhow::Result<Store
     let stored = logins
         .open(&parts(id, &version), Sealed { nonce, sealed })
         .await;
-    stored.with_context(|| format!("the sign-in to `{}` cannot be opened", id.server))
+    stored.with_context(|| format!("the sign-in to `{}` cannot be decrypted", id.server))
 }

@@ -177,7 +177,12 @@ impl Inner {
                     "the daemon runs `{}` instead",
                     runtime.unwrap_or_default()
                 ))),
-                (code, _) => Err(unavailable(format!("a container exited with {code:?}"))),
+                (Some(code), _) => Err(unavailable(format!(
+                    "the probe container exited with code {code}"
+                ))),
+                (None, _) => Err(unavailable(
+                    "the probe container's exit code is unknown".to_owned(),
+                )),
             }
         }
         .await;
@@ -515,7 +520,7 @@ impl Inner {
             };
             if number > fence.number {
                 return Err(Error::Failed(format!(
-                    "another gateway has started it since (fencing token {number}, this launch has {})",
+                    "another gateway has since started this server (fencing token {number}, this launch has {})",
                     fence.number
                 )));
             }

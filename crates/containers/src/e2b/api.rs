@@ -28,7 +28,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of a response in bytes.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
-/// Error texts of E2B are cut to this length in characters.
+/// Maximum length of an E2B error message, in characters. Longer ones are cut.
 const MAX_ERROR_CHARS: usize = 500;
 /// Sandboxes per page (the API's maximum), and maximum number of pages.
 const PAGE_SIZE: usize = 100;

@@ -212,7 +212,7 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
         let name = template.escape_debug();
         return refused(
             "image",
-            format!("`{name}` is not a valid template name of E2B"),
+            format!("`{name}` is not a valid E2B template name"),
         );
     }
     let Some((cmd, args)) = command.split_first() else {
@@ -224,7 +224,7 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     if !unit.has_streams() {
         return refused(
             "ports",
-            "a server in a sandbox of E2B supports only the stdio transport".to_owned(),
+            "a server in an E2B sandbox supports only the stdio transport".to_owned(),
         );
     }
     if !sandbox.ports.is_empty() {
@@ -244,8 +244,8 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     }
     if let Some(mount) = sandbox.mounts.first() {
         let why = format!(
-            "`{}` is a path of this host, and E2B's sandboxes are not on this host",
-            mount.inside
+            "`{}` is a path on this host, but E2B sandboxes run elsewhere; use a provider on this host",
+            mount.host.display()
         );
         return refused("mounts", why);
     }

@@ -308,7 +308,7 @@ impl Inner {
             let is_ours = number.is_some() || self.is_ours(meta);
             if is_newer {
                 refused = Some(Error::Failed(format!(
-                    "another gateway has started it since (fencing token {}, this launch has {})",
+                    "another gateway has since started this server (fencing token {}, this launch has {})",
                     number.unwrap_or_default(),
                     fence.map_or(0, |fence| fence.number)
                 )));

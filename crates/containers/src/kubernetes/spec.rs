@@ -112,8 +112,9 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
         return refused(
             "mounts",
             format!(
-                "`{}` is a path of this host, and pods are on nodes of their cluster",
-                mount.inside
+                "`{}` is a path on this host, but pods run on nodes of the cluster; use a volume, or a \
+                 provider on this host",
+                mount.host.display()
             ),
         );
     }

@@ -82,7 +82,7 @@ async fn d03_an_older_fence_is_ended_before_a_newer_one_starts() {
     let (first, second) = (other(&bench, "first"), other(&bench, "second"));
     let old = up(&first, fenced(5)).await.unwrap();
     let new = up(&second, fenced(6)).await.unwrap();
-    // It was removed before the new one was created. Its gateway may notice later.
+    // The old container was removed before the new one was created. The old gateway may notice later.
     let running = bench.cli(&[
         "ps",
         "-q",

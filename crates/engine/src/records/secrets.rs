@@ -153,7 +153,7 @@ impl MasterKey {
         self.unwrap_at(&[b"data key", project.as_str().as_bytes()], wrapped)
     }
 
-    /// [`MasterKey::wrap`] for the key that seals sign-ins.
+    /// Like [`MasterKey::wrap`], for the key that encrypts sign-ins.
     #[must_use]
     pub fn wrap_login_key(&self, key: &DataKey) -> Vec<u8> {
         self.wrapped(&[b"login key"], &*key.0.0)

@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::server::connection::Connection;
 
-/// The callers to which one server has open questions.
+/// The callers that have open questions from one server.
 #[derive(Default)]
 pub(crate) struct AskedNow {
     callers: Mutex<Vec<CallerId>>,

@@ -63,7 +63,8 @@ fn filled_for(
     plan.fill(&name, &values, writable, place)
 }
 
-/// Runs a test in a separate process, so that other tests do not affect its peak memory. `name`: below this module.
+/// Runs a test in a separate process, so that other tests do not affect its peak memory. `name` is the path of the test
+/// below this module.
 fn alone(name: &str, test: impl FnOnce()) {
     const ALONE: &str = "TOOLWHARF_TEST_ALONE";
     if env::var_os(ALONE).is_some() {

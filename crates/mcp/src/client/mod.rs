@@ -239,7 +239,7 @@ impl Client {
         }
     }
 
-    /// [`Client::send`] without waiting. The message is dropped if too many are queued.
+    /// Like [`Client::send`], but without waiting. The message is dropped if too many are queued.
     pub fn send_behind(&self, frame: Frame) {
         match &self.inner.link {
             Link::Duplex(link) => link.send_behind(&frame),

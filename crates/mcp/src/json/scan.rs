@@ -40,8 +40,8 @@ pub fn validate(text: &[u8], max_depth: usize) -> Result<(), Fault> {
     outline(text, max_depth, |_, _, _| {})
 }
 
-/// [`validate`], and calls `member` for the members of the outermost object and of the objects directly in it. Its
-/// arguments are the key of the inner object (`None` for the outer one), the member's key (both as written, between
+/// Like [`validate`], but also calls `member` for the members of the outermost object and of objects directly in it.
+/// Its arguments are the key of the inner object (`None` for the outer one), the member's key (both as written, between
 /// their quotes), and the span of the value. The members of an inner object come before the inner object itself. Ignore
 /// everything it reported if the text is refused for its syntax.
 ///

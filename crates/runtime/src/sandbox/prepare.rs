@@ -470,7 +470,10 @@ pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
     if sizes.sum::<usize>() > shim::MAX_ORDER_BYTES / 2 {
         return refused(
             "command",
-            "arguments and environment are too long together".to_owned(),
+            format!(
+                "arguments and environment together exceed {} bytes",
+                shim::MAX_ORDER_BYTES / 2
+            ),
         );
     }
     Ok(())

@@ -63,7 +63,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     };
     let begun: LoginBegun = api.post(&place, &LoginRequest { way }).await?;
     // The page that leads to the link must exist until the sign-in is complete.
-    let folder = tempfile::tempdir().context("cannot create a folder for the browser's page")?;
+    let folder =
+        tempfile::tempdir().context("cannot create a temporary folder for the sign-in page")?;
     if let Some(link) = &begun.link {
         opened(folder.path(), link).await;
         eprintln!(

@@ -50,7 +50,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use self::reach::Reach;
 use crate::{serve, stdio};
 
-/// One endpoint over many MCP servers.
+/// One endpoint for many MCP servers.
 #[derive(Parser)]
 #[command(name = "toolwharf", version, about, arg_required_else_help = true)]
 struct Cli {

@@ -205,7 +205,7 @@ pub(super) fn parse_duration(text: &str) -> Option<std::time::Duration> {
         "d" => 86_400,
         _ => return None,
     };
-    // Sums with times must not overflow.
+    // Limited, so that adding the duration to a timestamp cannot overflow.
     let number: u64 = number.parse().ok().filter(|number| *number <= 36_500)?;
     Some(std::time::Duration::from_secs(seconds * number))
 }

@@ -96,7 +96,9 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     }
     let tools: Tools = api.get(&path).await?;
     if tools.tools.is_empty() {
-        eprintln!("no server offers a tool now; `toolwharf ls` shows the state of the servers");
+        eprintln!(
+            "no server currently offers any tools; `toolwharf ls` shows the state of the servers"
+        );
     }
     say_kept_back(&tools.tools);
     let head = ["NAME", "SERVER/TOOL", "STATE", "DESCRIPTION"];

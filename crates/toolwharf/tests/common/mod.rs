@@ -171,7 +171,7 @@ impl Setup {
         let mut process = self.launch();
         let url = process
             .announced(|line| {
-                // Only the whole line: it may arrive in pieces.
+                // Matches only the whole line, because it may arrive in pieces.
                 let url = line
                     .strip_prefix("toolwharf is at ")?
                     .strip_suffix("/mcp")?;

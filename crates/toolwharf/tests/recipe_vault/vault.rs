@@ -413,7 +413,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     browser.quit().await;
 }
 
-/// Asserts that all content stayed text, or links to web pages.
+/// Asserts that all content is shown as text or as links to web pages.
 async fn harmless(browser: &Browser) {
     assert_eq!(
         browser.eval("document.title").await,

@@ -88,7 +88,7 @@ impl Inner {
             && number > fence.number
         {
             return Err(Error::Failed(format!(
-                "another gateway has started it since (fencing token {number}, this launch has {})",
+                "another gateway has since started this server (fencing token {number}, this launch has {})",
                 fence.number
             )));
         }

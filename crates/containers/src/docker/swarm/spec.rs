@@ -72,7 +72,7 @@ pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), E
         return refused(
             "mounts",
             &format!(
-                "`{}` is a path of this host, and a server in a swarm runs on any node",
+                "`{}` is a path on this host, but a server in a swarm runs on any node; use a volume",
                 mount.host.display()
             ),
         );

@@ -138,8 +138,9 @@ impl Relay<'_> {
         let answers = futures_util::future::try_join_all(answers).await?;
         let (answers, ids): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
         opened.extend(ids.into_iter().flatten());
-        bridge::retry(self.frame, &answers, state.as_deref())
-            .ok_or_else(|| RpcError::internal("the request cannot be retried").into())
+        bridge::retry(self.frame, &answers, state.as_deref()).ok_or_else(|| {
+            RpcError::internal("the request has no `params` to add the client's answers to").into()
+        })
     }
 
     /// Asks a modern client to open the URLs that a legacy server requires, and to repeat the request.

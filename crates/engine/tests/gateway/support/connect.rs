@@ -121,7 +121,7 @@ impl Scene {
                         ports: Vec::new(),
                     })
                 });
-                // A server at a URL has no owner here. It ends with its streams.
+                // Nobody holds the handle of a server at a URL. The server ends when its streams end.
                 let handle = if let Origin::Remote(_) = spec.origin {
                     self.running.spawn(async move {
                         handle.exited().await;

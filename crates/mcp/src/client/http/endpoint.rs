@@ -88,7 +88,7 @@ impl Endpoint {
             return refuse("the URL cannot be read".to_owned());
         };
         let Some(authority) = uri.authority() else {
-            return refuse("the URL names no host".to_owned());
+            return refuse("the URL has no host".to_owned());
         };
         let mut map = HeaderMap::with_capacity(headers.len() + 8);
         for (name, value) in headers {

@@ -482,8 +482,9 @@ pub(super) fn method_header(name: &str) -> Result<HeaderValue, CallError> {
         method::TOOLS_CALL => HeaderValue::from_static(method::TOOLS_CALL),
         method::RESOURCES_READ => HeaderValue::from_static(method::RESOURCES_READ),
         method::PROMPTS_GET => HeaderValue::from_static(method::PROMPTS_GET),
-        other => HeaderValue::from_str(other)
-            .map_err(|_| CallError::Unsendable("the method is not a valid header value".into()))?,
+        other => HeaderValue::from_str(other).map_err(|_| {
+            CallError::Unsendable(format!("method {other:?} is not a valid header value").into())
+        })?,
     })
 }
 

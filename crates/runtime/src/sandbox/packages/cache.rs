@@ -143,7 +143,7 @@ impl Cache {
         fs::rename(link, self.folder.join(CURRENT_LINK))
     }
 
-    /// [`Cache::switch`], with the name of a stage as temporary name.
+    /// Like [`Cache::switch`], with the name of a stage as temporary name.
     pub(super) fn switch_to(&self, version: &str, stage: &str) -> io::Result<()> {
         remove_stages(&self.folder, |_| true);
         self.switch(version, &self.folder.join(stage))

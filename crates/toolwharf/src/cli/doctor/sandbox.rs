@@ -118,7 +118,7 @@ pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
 fn seen(files: &VisibleFiles) -> String {
     let is_usual = |one: &&Visible| {
         let path = one.host.as_ref().unwrap_or(&one.path);
-        // The sandbox has its own scratch directories. Paths in those of the host are files of a user.
+        // The sandbox has its own scratch directories. Paths in the host's scratch directories are a user's files.
         let is_scratch = path.starts_with("/tmp") || path.starts_with("/run");
         let is_system = SYSTEM_PATHS.iter().any(|system| path.starts_with(system));
         is_system && !(is_scratch && one.host.is_some())
