@@ -1,7 +1,10 @@
 //! Keeps a connected server's catalog up to date, and handles its messages that belong to no call.
 
-use std::sync::{Arc, atomic::Ordering};
-use std::time::Duration;
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use mcp::{
     Frame, RpcError,
@@ -20,6 +23,8 @@ use crate::{
 
 /// Initial delay before a list that could not be fetched is requested again. It doubles up to three times.
 const FETCH_RETRY_DELAY: Duration = Duration::from_secs(8);
+/// Maximum time for which calls to a restarted server wait until its tools were compared with the approved ones.
+const COMPARISON_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Fetches the catalog over a new connection and handles its messages until it ends. Calls `ready` once the server
@@ -45,8 +50,9 @@ impl Server {
     /// Fetches the lists of a newly connected server and publishes them.
     ///
     /// A server whose catalog was known before takes calls under the known names: once its tools were compared with the
-    /// approved ones or, if changed tools are not kept back, immediately. A list that cannot be fetched stays as it was
-    /// and is requested again.
+    /// approved ones or, if changed tools are not kept back, immediately. If its tools cannot be fetched within
+    /// [`COMPARISON_TIMEOUT`], it takes calls of the tools as they were approved. A list that cannot be fetched stays as
+    /// it was and is requested again.
     async fn take_stock(
         &self,
         shared: &Arc<Shared>,
@@ -63,15 +69,27 @@ impl Server {
             // Wakes tasks that wait for the handshake.
             self.state.send_modify(|_| {});
         }
-        let mut missing = Vec::new();
-        for kind in ListKind::ALL {
-            missing.extend(self.fetch(shared, connection, &[kind]).await);
-            if self.is_blocked() {
-                return;
+        let mut tools = pin!(self.fetch(shared, connection, &[ListKind::Tools]));
+        let mut missing = if returns && compares_first {
+            match tokio::time::timeout(COMPARISON_TIMEOUT, &mut tools).await {
+                Ok(_) if self.is_blocked() => return,
+                Ok(missing) => {
+                    ready();
+                    missing
+                }
+                Err(_) => {
+                    ready();
+                    tools.await
+                }
             }
-            if returns && compares_first && kind == ListKind::Tools {
-                ready();
-            }
+        } else {
+            tools.await
+        };
+        if !self.is_blocked() {
+            missing.extend(self.fetch(shared, connection, &ListKind::ALL[1..]).await);
+        }
+        if self.is_blocked() {
+            return;
         }
         tracing::info!(
             server = %self.key(),
