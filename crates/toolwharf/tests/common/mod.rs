@@ -11,6 +11,7 @@ pub(crate) mod chat;
 pub(crate) mod cli;
 pub(crate) mod real;
 pub(crate) mod replicas;
+pub(crate) mod rpc;
 pub(crate) mod session;
 pub(crate) mod shell;
 
