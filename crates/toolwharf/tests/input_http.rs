@@ -4,63 +4,34 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, Setup, with};
+use common::{
+    Gateway, Setup,
+    rpc::{self, initialize, session},
+    with,
+};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, RawClient, Reply, within};
+use testkit::{DEADLINE, Reply, peer::MODERN, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-const MODERN_VERSION: &str = "2026-07-28";
-
 async fn gateway() -> Gateway {
-    let gateway = Setup::new()
+    Setup::new()
         .settings("allowed_origins = [\"https://chat.example.com\"]\nallowed_hosts = [\"tools.example.com\"]\n[projects.red]\n")
         .server("one", with(common::scripted("one", &["--resources", "1"]), json!({"maxConcurrency": 8})))
-        .serve()
-        .await;
-    gateway.up("one").await;
-    gateway
-}
-
-async fn initialize(client: &RawClient, version: &str) -> Reply {
-    let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    client.post(hello.to_string()).await
-}
-
-/// Opens a session with that protocol version.
-async fn session(client: RawClient, version: &str) -> RawClient {
-    let reply = initialize(&client, version).await;
-    let id = reply
-        .header("mcp-session-id")
-        .unwrap_or_else(|| panic!("{}", reply.text()))
-        .to_owned();
-    client.with("mcp-session-id", &id)
+        .connected()
+        .await
 }
 
 fn call(name: &str) -> String {
-    json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": name, "arguments": {}}}).to_string()
+    rpc::call(7, name, json!({}))
 }
 
 /// A modern call of `echo` with its headers.
 fn modern_call() -> (Value, [(&'static str, &'static str); 3]) {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
-    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
-    (
-        body,
-        [
-            ("mcp-protocol-version", MODERN_VERSION),
-            ("mcp-method", "tools/call"),
-            ("mcp-name", "echo"),
-        ],
-    )
+    let body = rpc::modern_call(7, "echo", json!({}));
+    (body, rpc::call_headers("echo"))
 }
 
 /// Asserts that no call has reached the server.
@@ -151,10 +122,7 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
         .scripted("one", &[])
         .settings("[limits]\nmax_body_bytes = \"1MiB\"\n")
         .stdio();
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}))
-        .await;
+    client.ask(rpc::hello("2025-11-25")).await;
     let long = format!(
         r#"{{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{{"name":"echo","arguments":{{"a":"{}"}}}}}}"#,
         "a".repeat(3 << 20)
@@ -185,9 +153,7 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
         if !id.is_null() {
             assert_eq!(answer["id"], id, "{what}: {answer}");
         }
-        let answer = client
-            .ask(json!({"jsonrpc": "2.0", "id": 100, "method": "ping"}))
-            .await;
+        let answer = client.ask(rpc::message(100, "ping", json!({}))).await;
         assert_eq!(answer["result"], json!({}), "{what}");
     }
 }
@@ -289,7 +255,7 @@ async fn headers_that_contradict_the_body_are_refused() {
             request["params"][key] = value.clone();
         }
         let headers = [
-            ("mcp-protocol-version", MODERN_VERSION),
+            ("mcp-protocol-version", MODERN),
             ("mcp-method", method),
             ("mcp-name", header),
         ];
@@ -350,7 +316,7 @@ async fn unknown_and_missing_versions_are_refused() {
             data["supported"]
                 .as_array()
                 .unwrap()
-                .contains(&json!(MODERN_VERSION)),
+                .contains(&json!(MODERN)),
             "{answer}"
         );
     }
@@ -517,8 +483,7 @@ async fn sessions_are_bound_and_end() {
 async fn paths_methods_and_types_that_do_not_exist() {
     let gateway = gateway().await;
     let client = gateway.client();
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}).to_string();
+    let hello = rpc::hello("2025-11-25").to_string();
     let (body, headers) = modern_call();
     for path in [
         "/mcp/nobody",
@@ -693,10 +658,7 @@ async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
             .all(|answer| answer["result"]["tools"].is_array())
     );
     // 40 MB of responses.
-    let big = |id: usize| {
-        let params = json!({"name": "big", "arguments": {"bytes": 2_000_000}});
-        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
-    };
+    let big = |id: usize| rpc::call(id, "big", json!({"bytes": 2_000_000}));
     let batch = format!("[{}]", (0..20).map(big).collect::<Vec<_>>().join(","));
     let reply = client.post(batch).await;
     assert_eq!(reply.status, 200);

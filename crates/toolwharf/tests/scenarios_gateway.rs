@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, Setup, names, scripted, tools, with};
+use common::{Gateway, Setup, names, rpc, scripted, tools, with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, at_once, within};
@@ -108,16 +108,9 @@ async fn g03_a_call_is_routed_and_its_answer_unchanged() {
         .scripted("raw", &[])
         .connected()
         .await;
-    let client = gateway.client();
     let mut peer = gateway.legacy().await;
     peer.tool("one__tool_0", json!({})).await;
-    let session = {
-        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
-        let reply = client.post(hello.to_string()).await;
-        reply.header("mcp-session-id").unwrap().to_owned()
-    };
-    let client = client.with("mcp-session-id", &session);
+    let client = rpc::session(gateway.client(), common::LEGACY).await;
     let arguments = r#"{ "z":1, "a" : 12345678901234567890123, "e":1e400,"u":"\u00e9\ud83d\ude00é😀","_meta":{"own":true},"n":null }"#;
     for name in ["one__tool_0", "two__tool_0"] {
         let call = format!(
@@ -138,9 +131,8 @@ async fn g03_a_call_is_routed_and_its_answer_unchanged() {
     let frame = format!(r#"{{"jsonrpc":"2.0","result":{result},"id":60,"also":"unknown"}}"#);
     let mut found = false;
     for _ in 0..60 {
-        let arguments = json!({ "frame": frame });
-        let call = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "raw", "arguments": arguments}});
-        let text = client.post(call.to_string()).await.text();
+        let call = rpc::call(5, "raw", json!({ "frame": frame }));
+        let text = client.post(call).await.text();
         if text.contains("\"extra\"") {
             assert!(text.contains(&format!("\"result\":{result}")), "{text}");
             assert!(text.contains("\"also\":\"unknown\""), "{text}");

@@ -8,7 +8,7 @@ use std::{fs, time::Duration};
 use common::{
     Gateway, LEGACY, Setup,
     cli::{self, Said},
-    names, scripted, tools, with,
+    names, rpc, scripted, tools, with,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -74,8 +74,7 @@ async fn in_flight(gateway: &Gateway, server: &str, count: u64) {
 
 #[tokio::test]
 async fn u07_a_second_serve_is_refused() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let pid = gateway.process.pid().to_string();
     let data = gateway.folder().join("data").display().to_string();
     // The database option makes no difference: the directory is shared.
@@ -135,8 +134,7 @@ async fn u07_whoever_looks_is_in_nobodys_way() {
 
 #[tokio::test]
 async fn u07_stdio_is_a_client_of_the_running_serve() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let pid = gateway.legacy().await.tool("pid", json!({})).await;
     for (made, version) in ERAS.into_iter().enumerate() {
         let mut peer = peer_beside(&gateway, version, &[]).await;
@@ -188,8 +186,7 @@ async fn u07_a_hosted_server_is_called_through_stdio() {
 
 #[tokio::test]
 async fn u07_what_servers_say_and_ask_passes_both_ways() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     for version in ERAS {
         let mut peer = peer_beside(&gateway, version, &[]).await;
         let question = json!({
@@ -255,8 +252,7 @@ async fn u07_what_servers_say_and_ask_passes_both_ways() {
 
 #[tokio::test]
 async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     for (cancelled, version) in ERAS.into_iter().enumerate() {
         let mut peer = peer_beside(&gateway, version, &[]).await;
         let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
@@ -281,39 +277,24 @@ async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
 
 #[tokio::test]
 async fn u07_the_end_of_the_pipe_ends_the_session_and_its_calls() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let mut client = beside(&gateway, &[]);
-    let initialize = json!({
-        "jsonrpc": "2.0", "id": "a", "method": "initialize",
-        "params": {
-            "protocolVersion": LEGACY, "capabilities": {},
-            "clientInfo": { "name": "t", "version": "1" },
-        },
-    });
     // Allowed before the handshake.
-    let ping = client
-        .ask(json!({ "jsonrpc": "2.0", "id": 0, "method": "ping" }))
-        .await;
+    let ping = client.ask(rpc::message(0, "ping", json!({}))).await;
     assert_eq!(ping["result"], json!({}), "{ping}");
-    let early = client
-        .ask(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))
-        .await;
+    let early = client.ask(rpc::message(1, "tools/list", json!({}))).await;
     assert!(early["error"]["message"].is_string(), "{early}");
     client.send("{").await;
     let refused = client.receive_json().await;
     assert_eq!(refused["error"]["code"], -32700, "{refused}");
-    let answer = client.ask(initialize).await;
+    let answer = client.ask(rpc::hello(LEGACY)).await;
     assert_eq!(answer["result"]["protocolVersion"], LEGACY, "{answer}");
     client
         .send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
         .await;
     assert_eq!(gateway.metric("sessions", None).await, Some(1));
-    let call = json!({
-        "jsonrpc": "2.0", "id": 2, "method": "tools/call",
-        "params": { "name": "slow", "arguments": { "ms": 60_000 } },
-    });
-    client.send_json(&call).await;
+    let call = rpc::call(2, "slow", json!({ "ms": 60_000 }));
+    client.send(call).await;
     in_flight(&gateway, "one", 1).await;
     let status = client.finish(DEADLINE).await;
     assert!(status.success(), "{status}");
@@ -330,9 +311,8 @@ async fn u07_a_killed_serve_is_waited_for() {
 async fn killed(version: &str) {
     let gateway = Setup::new()
         .scripted("one", &["--resources", "1"])
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
     let mut peer = peer_beside(&gateway, version, &[]).await;
     let uris = names(&mut peer, "resources/list", "resources", "uri").await;
     if version == LEGACY {
@@ -397,10 +377,8 @@ async fn u07_a_project_and_a_server_choose_the_view() {
     let gateway = Setup::new()
         .server("dice", games)
         .server("mail", work)
-        .serve()
+        .connected()
         .await;
-    gateway.up("dice").await;
-    gateway.up("mail").await;
     for version in [LEGACY, peer::MODERN] {
         let mut peer = peer_beside(&gateway, version, &["--project", "games"]).await;
         assert_eq!(tools(&mut peer).await, ["roll"], "{version}");
@@ -418,8 +396,7 @@ async fn u07_a_project_and_a_server_choose_the_view() {
 
 #[tokio::test]
 async fn u07_another_configuration_is_refused_and_may_stand_alone() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let pid = gateway.legacy().await.tool("pid", json!({})).await;
     let other = gateway.folder().join("other.json");
     let text = json!({ "mcpServers": { "two": scripted("two", &[]) } });
@@ -483,8 +460,7 @@ async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
 /// An invalid servers file does not prevent clients from connecting to the running gateway.
 #[tokio::test]
 async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     gateway.replace(&gateway.servers_file(), "{ no json");
     let mut peer = peer_beside(&gateway, LEGACY, &[]).await;
     assert!(peer.tool("pid", json!({})).await.response["result"].is_object());
@@ -547,9 +523,8 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
     let answers = answers.display().to_string();
     let gateway = setup
         .scripted("one", &["--era", "modern", "--answers", &answers])
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
     // Without these headers, the gateway refuses the call.
     let arguments = json!({ "region": "süd" });
     let refused = gateway.modern().await.tool("echo", arguments.clone()).await;
@@ -567,19 +542,10 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
 async fn u07_a_client_that_does_not_read_is_given_up() {
     // One response at a time.
     let one = with(scripted("one", &[]), json!({ "maxConcurrency": 1 }));
-    let gateway = Setup::new().server("one", one).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().server("one", one).connected().await;
     let mut client = beside(&gateway, &[]);
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": peer::MODERN,
-        "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
     let calls = (0..100).map(|id| {
-        let call = json!({
-            "jsonrpc": "2.0", "id": id, "method": "tools/call",
-            "params": { "name": "big", "arguments": { "bytes": 1_000_000 }, "_meta": meta },
-        });
+        let call = rpc::modern_call(id, "big", json!({ "bytes": 1_000_000 }));
         format!("{call}\n")
     });
     // The calls fit into the pipe buffer, so that no write blocks.
