@@ -1,10 +1,12 @@
 //! Talks to a gateway's agent over `POST /api/v1/chat` and reads the events.
 
+use std::path::Path;
+
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Reply, Streaming, llm::Llm};
+use testkit::{Bin, DEADLINE, Reply, Streaming, llm::Llm};
 
-use super::Gateway;
+use super::{Gateway, Setup};
 
 /// Settings of an agent with this model, and short stop timeouts.
 pub(crate) fn agent(llm: &Llm, more: &str) -> String {
@@ -12,6 +14,26 @@ pub(crate) fn agent(llm: &Llm, more: &str) -> String {
         "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\n{more}",
         llm.url()
     )
+}
+
+/// Starts a gateway with an agent on this model. `before` and `more` are settings before and in `[agent]`.
+pub(crate) async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
+    let settings = format!("{before}{}", agent(llm, more));
+    let setup = setup.settings(&settings);
+    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
+}
+
+/// The entry of the recipe server with this database.
+pub(crate) fn recipes(file: &Path) -> Value {
+    json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] })
+}
+
+/// Returns the names of the tools that a request offered to the model, sorted.
+pub(crate) fn offered(request: &Value) -> Vec<&str> {
+    let tools = request["body"]["tools"].as_array().expect("tools").iter();
+    let mut names: Vec<_> = tools.filter_map(|tool| tool["name"].as_str()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Sends a REST request as the administrator. The response body has not been read yet.
@@ -31,6 +53,13 @@ pub(crate) async fn begin(gateway: &Gateway, method: &str, path: &str, body: &Va
 pub(crate) async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Reply {
     let begun = begin(gateway, method, path, body).await;
     begun.collect(DEADLINE).await
+}
+
+/// Puts something that must be accepted, and returns the result.
+pub(crate) async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
+    let reply = ask(gateway, "PUT", path, &body).await;
+    assert!(reply.status.is_success(), "{path}: {}", reply.text());
+    serde_json::from_slice(&reply.body).unwrap_or_default()
 }
 
 pub(crate) async fn told(gateway: &Gateway, path: &str) -> Value {

@@ -10,11 +10,11 @@ use testkit::{
     wait_for,
 };
 
-use super::support::{frames, recorded, with_agent};
+use super::support::{frames, recorded};
 use crate::common::{
-    Gateway, Setup,
-    chat::{say, text},
-    gone, scripted, tools, with,
+    Gateway, LEGACY, Setup,
+    chat::{say, text, with_agent},
+    gone, rpc, scripted, tools, with,
 };
 
 /// Two servers under their names, each a separate child process with a completed handshake.
@@ -236,17 +236,13 @@ async fn a11_kill_9_leaves_no_process() {
 #[tokio::test]
 async fn a11_a_stdio_gateway_ends_with_its_client() {
     let (mut client, _dir) = two_servers().stdio();
-    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}))
-        .await;
+    client.ask(rpc::hello(LEGACY)).await;
     client
         .send_json(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
         .await;
     let mut pids = Vec::new();
     for (id, name) in [(2, "alpha__pid"), (3, "beta__pid"), (4, "beta__fork")] {
-        let call =
-            json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name}});
+        let call = rpc::message(id, "tools/call", json!({ "name": name }));
         let answer = client.ask(call).await;
         let text = answer["result"]["content"][0]["text"]
             .as_str()

@@ -7,10 +7,10 @@ use testkit::{
     wait_for,
 };
 
-use super::support::{error, noted, offered, started, with_agent};
+use super::support::{error, noted, started};
 use crate::common::{
     Setup,
-    chat::{of, say, text},
+    chat::{of, offered, say, text, with_agent},
     gone,
 };
 

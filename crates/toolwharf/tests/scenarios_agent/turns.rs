@@ -5,14 +5,14 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{
-    Bin, DEADLINE,
+    DEADLINE,
     llm::{Llm, asks, expecting, says, turns},
 };
 
-use super::support::{NATIVE, calls, error, recorded, with_agent};
+use super::support::{NATIVE, calls, error, recorded};
 use crate::common::{
     Setup,
-    chat::{begin, chat, of, say, text, told},
+    chat::{begin, chat, of, recipes, say, text, told, with_agent},
     gone, scripted, with,
 };
 
@@ -184,9 +184,8 @@ async fn a13_arguments_that_do_not_match_are_told_to_the_model() {
     let llm = Llm::start(&turns(&[wrong, expecting(says("I see."), told)])).await;
     let setup = Setup::new();
     let file = setup.folder().join("recipes.db");
-    let recipes =
-        json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] });
-    let gateway = with_agent(setup.server("recipes", recipes), &llm, "", NATIVE).await;
+    let setup = setup.server("recipes", recipes(&file));
+    let gateway = with_agent(setup, &llm, "", NATIVE).await;
     let events = say(&gateway, "Go").await;
     assert_eq!(text(&events), "I see.", "{events:?}");
     assert_eq!(of(&events, "native").len(), 0);
