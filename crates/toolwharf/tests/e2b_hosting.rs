@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod common;
 mod kept;
 
 use std::{fs, path::Path, time::Duration};

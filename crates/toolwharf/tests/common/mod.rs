@@ -46,13 +46,9 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new() -> Self {
         Self {
-            dir: tempfile::Builder::new()
-                .prefix("toolwharf-test-")
-                .tempdir()
-                .unwrap(),
+            dir: folder(),
             servers: Map::new(),
-            // Short timeouts, so that tests that stop servers are fast.
-            settings: "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n".to_owned(),
+            settings: SETTINGS.to_owned(),
             env: Vec::new(),
             arguments: Vec::new(),
             extra: Vec::new(),
@@ -118,21 +114,11 @@ impl Setup {
         let folder = self.dir.path();
         write_servers(folder, &self.servers);
         std::fs::write(settings_file(folder), &self.settings).unwrap();
-        let mut command = Command::new(&self.program);
+        let files = self.extra.iter();
+        let mut command = configured(&self.program, folder);
         command
-            .arg("--config")
-            .arg(servers_file(folder))
-            .arg("--config")
-            .arg(settings_file(folder))
-            .args(
-                self.extra
-                    .iter()
-                    .flat_map(|file| [Path::new("--config"), file]),
-            )
+            .args(files.flat_map(|file| [Path::new("--config"), file]))
             .arg(verb)
-            .env_remove("RUST_LOG")
-            .env_remove("TOOLWHARF_CONFIG")
-            .env("HOME", folder)
             .envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -170,25 +156,11 @@ impl Setup {
     /// Runs `toolwharf serve` until it is ready. Its servers may not be ready yet.
     pub(crate) async fn serve(self) -> Gateway {
         let mut process = self.launch();
-        let url = process
-            .announced(|line| {
-                // Only the whole line: it may arrive in pieces.
-                let url = line
-                    .strip_prefix("toolwharf is at ")?
-                    .strip_suffix("/mcp")?;
-                Some(url.to_owned())
-            })
-            .await;
-        let gateway = Gateway {
+        Gateway {
+            url: ready(&mut process).await,
             process,
-            url,
             setup: self,
-        };
-        wait_for("/readyz", DEADLINE, async || {
-            gateway.at("/readyz").get(&[]).await.status == 200
-        })
-        .await;
-        gateway
+        }
     }
 
     /// Runs `toolwharf serve` until all servers of its file are connected. A first request waits for them at most ten
@@ -343,6 +315,44 @@ impl Gateway {
     pub(crate) fn memory_now(&self) -> u64 {
         private(self.process.pid())
     }
+}
+
+/// Short timeouts, so that tests that stop servers are fast.
+pub(crate) const SETTINGS: &str = "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
+
+pub(crate) fn folder() -> TempDir {
+    let prefix = tempfile::Builder::new().prefix("toolwharf-test-").tempdir();
+    prefix.unwrap()
+}
+
+/// The program with the configuration in this directory, without settings of the user who runs the tests.
+pub(crate) fn configured(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .arg("--config")
+        .arg(servers_file(folder))
+        .arg("--config")
+        .arg(settings_file(folder))
+        .env_remove("RUST_LOG")
+        .env_remove("TOOLWHARF_CONFIG")
+        .env("HOME", folder);
+    command
+}
+
+/// Waits until `toolwharf serve` is ready, and returns its URL.
+pub(crate) async fn ready(process: &mut Process) -> String {
+    let url = process.announced(|line| {
+        // Only the whole line: it may arrive in pieces.
+        let url = line.strip_prefix("toolwharf is at ")?;
+        Some(url.strip_suffix("/mcp")?.to_owned())
+    });
+    let url = url.await;
+    let probe = RawClient::new(&format!("{url}/readyz"));
+    wait_for("/readyz", DEADLINE, async || {
+        probe.get(&[]).await.status == 200
+    })
+    .await;
+    url
 }
 
 fn servers_file(folder: &Path) -> PathBuf {

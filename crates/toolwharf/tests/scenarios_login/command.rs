@@ -11,7 +11,7 @@ use testkit::{Browser, DEADLINE, Process, wait_for_some, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
-    cli::said,
+    common::cli::said,
     kept::{Kept, Running},
     support::{NAME, World, call, command, state, text},
 };

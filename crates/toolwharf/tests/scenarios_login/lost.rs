@@ -5,7 +5,7 @@ use testkit::{DEADLINE, Issuer, at_once, protected, wait_for};
 use tokio::time::Instant;
 
 use crate::{
-    cli::said,
+    common::cli::said,
     kept::{Kept, Running},
     persons,
     support::{NAME, World, arrive, call, command, cookie, depart, key, login, paste, state, text},

@@ -11,7 +11,7 @@ use testkit::{
 use tokio::process::Command;
 
 use crate::{
-    cli::toolwharf,
+    common::cli::toolwharf,
     kept::{Kept, Running},
 };
 
