@@ -259,12 +259,8 @@ async fn headers_that_contradict_the_body_are_refused() {
             ("mcp-method", method),
             ("mcp-name", header),
         ];
-        check(
-            &client.post_with(&headers, request.to_string()).await,
-            400,
-            -32020,
-            method,
-        );
+        let reply = client.post_with(&headers, request.to_string()).await;
+        check(&reply, 400, -32020, method);
     }
     // Repeated, although both values are the same.
     let host = gateway.url.strip_prefix("http://").unwrap();
@@ -330,21 +326,13 @@ async fn unknown_and_missing_versions_are_refused() {
             .as_object_mut()
             .unwrap()
             .remove(missing);
-        check(
-            &client.post_with(&headers, body.to_string()).await,
-            400,
-            -32602,
-            missing,
-        );
+        let reply = client.post_with(&headers, body.to_string()).await;
+        check(&reply, 400, -32602, missing);
     }
     let mut bare = body.clone();
     bare["params"].as_object_mut().unwrap().remove("_meta");
-    check(
-        &client.post_with(&headers, bare.to_string()).await,
-        400,
-        -32602,
-        "no _meta",
-    );
+    let reply = client.post_with(&headers, bare.to_string()).await;
+    check(&reply, 400, -32602, "no _meta");
     // A legacy session with a protocol version that it does not speak.
     let legacy = session(gateway.client(), "2025-11-25").await;
     for version in ["2099-01-01", "nonsense"] {
@@ -377,19 +365,11 @@ async fn foreign_hosts_and_origins_are_refused() {
     ];
     let (body, headers) = modern_call();
     for (name, value) in refused {
-        check(
-            &client.post_with(&[(name, value)], call("echo")).await,
-            403,
-            -32600,
-            value,
-        );
+        let reply = client.post_with(&[(name, value)], call("echo")).await;
+        check(&reply, 403, -32600, value);
         let modern = [headers.as_slice(), &[(name, value)]].concat();
-        check(
-            &gateway.client().post_with(&modern, body.to_string()).await,
-            403,
-            -32600,
-            value,
-        );
+        let reply = gateway.client().post_with(&modern, body.to_string()).await;
+        check(&reply, 403, -32600, value);
         for path in ["/mcp", "/sse", "/healthz", "/metrics"] {
             let reply = gateway.at(path).get(&[(name, value)]).await;
             assert_eq!(reply.status, 403, "{path} {name}: {value}");
@@ -452,27 +432,15 @@ async fn sessions_are_bound_and_end() {
         .with("authorization", "Bearer alice-token-0123456789");
     assert_eq!(taken.post(call("echo")).await.status, 404);
     // … and to its project.
-    check(
-        &anonymous.at("/mcp/red").post(call("echo")).await,
-        404,
-        -32600,
-        "another project",
-    );
-    check(
-        &anonymous.at("/mcp/-/one").post(call("echo")).await,
-        404,
-        -32600,
-        "another view",
-    );
+    let reply = anonymous.at("/mcp/red").post(call("echo")).await;
+    check(&reply, 404, -32600, "another project");
+    let reply = anonymous.at("/mcp/-/one").post(call("echo")).await;
+    check(&reply, 404, -32600, "another view");
     nothing_forwarded(&gateway).await;
     assert_eq!(alice.post(call("echo")).await.status, 200);
     assert_eq!(alice.delete(&[]).await.status, 204);
-    check(
-        &alice.post(call("echo")).await,
-        404,
-        -32600,
-        "after its end",
-    );
+    let reply = alice.post(call("echo")).await;
+    check(&reply, 404, -32600, "after its end");
     assert_eq!(alice.get(&[]).await.status, 404);
     assert_eq!(alice.delete(&[]).await.status, 404);
     assert_eq!(gateway.metric("calls_total", Some("one")).await, Some(1));
@@ -493,11 +461,8 @@ async fn paths_methods_and_types_that_do_not_exist() {
         "/mcp/..%2f",
         "/mcp/red%00",
     ] {
-        assert_eq!(
-            gateway.at(path).post(hello.clone()).await.status,
-            404,
-            "{path}"
-        );
+        let reply = gateway.at(path).post(hello.clone()).await;
+        assert_eq!(reply.status, 404, "{path}");
         let reply = gateway.at(path).post_with(&headers, body.to_string()).await;
         assert!(
             reply.status == 404 || reply.text().contains("error"),
@@ -505,21 +470,11 @@ async fn paths_methods_and_types_that_do_not_exist() {
             reply.text()
         );
     }
-    assert_eq!(
-        client
-            .post_with(&[("x-project-id", "nobody")], hello.clone())
-            .await
-            .status,
-        404
-    );
-    assert_eq!(
-        gateway
-            .at("/mcp/red")
-            .post_with(&[("x-project-id", "blue")], hello.clone())
-            .await
-            .status,
-        400
-    );
+    for (path, project, status) in [("/mcp", "nobody", 404), ("/mcp/red", "blue", 400)] {
+        let project = [("x-project-id", project)];
+        let reply = gateway.at(path).post_with(&project, hello.clone()).await;
+        assert_eq!(reply.status, status, "{path}");
+    }
     for kind in [
         "text/plain",
         "",

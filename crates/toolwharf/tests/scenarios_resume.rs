@@ -211,9 +211,9 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     assert_eq!(over.status, 405, "there is nothing to wait for");
 }
 
-/// The response waits for a client that is disconnected when it arrives.
+/// The response waits for a client that is disconnected when it arrives, and a client that resumes a stream gets it.
 #[tokio::test]
-async fn an_answer_waits_for_its_client() {
+async fn an_answer_waits_for_its_client_and_a_stream_is_taken_over() {
     let gateway = gateway().await;
     let client = session(&gateway, LEGACY).await;
     let (stream, primed) = begin_slow(&client, 1, 1500).await;
@@ -226,13 +226,7 @@ async fn an_answer_waits_for_its_client() {
     let events = rest(resume(&client, &primed).await).await;
     assert_eq!(answer(&events), "slept");
     assert_eq!(cancelled_count(&gateway).await, "0");
-}
-
-/// A client that resumes a stream gets it, even if the old connection still looks open.
-#[tokio::test]
-async fn a_stream_is_taken_over() {
-    let gateway = gateway().await;
-    let client = session(&gateway, LEGACY).await;
+    // Even if the old connection still looks open.
     let (mut stream, primed) = begin_slow(&client, 1, 2000).await;
     let taken = resume(&client, &primed).await;
     stream.closed(Duration::from_secs(2)).await;
