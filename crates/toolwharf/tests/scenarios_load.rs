@@ -285,10 +285,7 @@ async fn g14_the_rest_queue_in_order() {
             json!({"name": "hold", "arguments": {"ms": 1500, "n": 0}}),
         )
         .await;
-    wait_for("the first call at the server", DEADLINE, async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(1)
-    })
-    .await;
+    gateway.in_flight("one", 1, DEADLINE).await;
     let mut begun = vec![(0, first)];
     for n in 1..=10u64 {
         let at = usize::try_from(n % 2).unwrap();

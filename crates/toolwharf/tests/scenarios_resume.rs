@@ -100,13 +100,6 @@ fn answer(events: &[Event]) -> String {
         .to_owned()
 }
 
-async fn in_flight(gateway: &Gateway, count: u64, limit: Duration) {
-    wait_for(&format!("{count} calls in flight"), limit, async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(count)
-    })
-    .await;
-}
-
 async fn cancelled_count(gateway: &Gateway) -> String {
     let mut peer = gateway.modern().await;
     peer.tool("cancelled_count", json!({}))
@@ -272,7 +265,7 @@ async fn only_its_session_takes_a_stream_up() {
     own.closed(Duration::from_secs(2)).await;
     drop(events);
     // The original reader still has the stream.
-    in_flight(&gateway, 2, DEADLINE).await;
+    gateway.in_flight("one", 2, DEADLINE).await;
     assert!(
         stream
             .next_event(Duration::from_millis(300))
@@ -405,15 +398,15 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
     let params = json!({"requestId": 1});
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
     assert_eq!(client.post(cancel.to_string()).await.status, 202);
-    in_flight(&gateway, 0, Duration::from_secs(5)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(5)).await;
     let ending = session(&gateway, LEGACY).await;
     slow(&ending, 2).await;
     assert_eq!(ending.delete(&[]).await.status, 204);
-    in_flight(&gateway, 0, Duration::from_secs(5)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(5)).await;
 
     let last = slow(&client, 3).await;
     let left = Instant::now();
-    in_flight(&gateway, 0, Duration::from_secs(50)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(50)).await;
     let after = left.elapsed();
     assert!(after > Duration::from_secs(20), "{after:?}");
     wait_for("the cancellations", Duration::from_secs(5), async || {
@@ -434,7 +427,7 @@ async fn a_call_that_nobody_reads_has_its_own_time_limit() {
     let client = session(&gateway, LEGACY).await;
     let (stream, primed) = begin_slow(&client, 1, 100_000).await;
     drop(stream);
-    in_flight(&gateway, 0, Duration::from_secs(10)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(10)).await;
     let events = rest(resume(&client, &primed).await).await;
     let told = events.last().and_then(Event::json).unwrap();
     assert!(
@@ -470,9 +463,9 @@ async fn older_clients_are_not_primed() {
         let body = call(2, "progress", json!({"count": 100_000, "ms": 10}));
         let mut stream = begin(&client, &[], body).await;
         let last = next(&mut stream).await;
-        in_flight(&gateway, 1, DEADLINE).await;
+        gateway.in_flight("one", 1, DEADLINE).await;
         drop(stream);
-        in_flight(&gateway, 0, Duration::from_secs(5)).await;
+        gateway.in_flight("one", 0, Duration::from_secs(5)).await;
         assert_eq!(resume(&client, id(&last)).await.status, 400);
     }
 }

@@ -8,18 +8,15 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Gateway, Setup,
-    chat::{agent, ask, begin, chat, of, offered, put, say, text, told, with_agent},
+    Setup,
+    chat::{agent, ask, chat, of, offered, put, rest, say, text, told, until, with_agent},
     scripted,
     shell::{json_of, on},
     with,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{
-    DEADLINE, Streaming,
-    llm::{Llm, asks, expecting, says, turns},
-};
+use testkit::llm::{Llm, asks, expecting, says, turns};
 
 const NOTE_PREFIX: &str = "[System note]";
 
@@ -287,33 +284,6 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
         .iter()
         .find(|line| line.contains("both offer") && line.contains("as a prefix"));
     assert!(clients.is_some(), "{about:#?}");
-}
-
-/// Starts a chat and reads up to an event of this type. Returns the events so far.
-async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
-    let message = json!({ "message": message });
-    let mut streaming = begin(gateway, "POST", "/chat", &message).await;
-    let mut events = Vec::new();
-    while events
-        .last()
-        .is_none_or(|event: &Value| event["type"] != kind)
-    {
-        events.push(next(&mut streaming).await.expect("an event"));
-    }
-    (streaming, events)
-}
-
-async fn next(streaming: &mut Streaming) -> Option<Value> {
-    let event = streaming.next_event(DEADLINE).await?;
-    Some(serde_json::from_str(&event.data).unwrap())
-}
-
-async fn rest(streaming: &mut Streaming) -> Vec<Value> {
-    let mut events = Vec::new();
-    while let Some(event) = next(streaming).await {
-        events.push(event);
-    }
-    events
 }
 
 /// SIGTERM during a turn: a turn that ends in time completes normally, with all its calls and model requests.

@@ -94,3 +94,31 @@ pub(crate) fn text(events: &[Value]) -> String {
     let deltas = of(events, "text_delta").into_iter();
     deltas.filter_map(|event| event["text"].as_str()).collect()
 }
+
+/// Starts a chat and reads up to an event of this type. Returns the events so far.
+pub(crate) async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
+    let message = json!({ "message": message });
+    let mut streaming = begin(gateway, "POST", "/chat", &message).await;
+    let mut events = Vec::new();
+    while events
+        .last()
+        .is_none_or(|event: &Value| event["type"] != kind)
+    {
+        events.push(next(&mut streaming).await.expect("an event"));
+    }
+    (streaming, events)
+}
+
+async fn next(streaming: &mut Streaming) -> Option<Value> {
+    let event = streaming.next_event(DEADLINE).await?;
+    Some(serde_json::from_str(&event.data).expect("JSON"))
+}
+
+/// Reads the remaining events of a chat.
+pub(crate) async fn rest(streaming: &mut Streaming) -> Vec<Value> {
+    let mut events = Vec::new();
+    while let Some(event) = next(streaming).await {
+        events.push(event);
+    }
+    events
+}

@@ -289,6 +289,14 @@ impl Gateway {
         .await;
     }
 
+    /// Waits until this number of calls is at the server.
+    pub(crate) async fn in_flight(&self, server: &str, count: u64, limit: Duration) {
+        wait_for(&format!("{count} calls in flight"), limit, async || {
+            self.metric("calls_in_flight", Some(server)).await == Some(count)
+        })
+        .await;
+    }
+
     /// Waits until the gateway has logged a line with `what`, and returns the line.
     pub(crate) async fn logged(&self, what: &str) -> String {
         let waiting = format!("{what:?} in the log");
@@ -376,19 +384,24 @@ fn replace(file: &Path, text: &str) {
 
 /// Returns one field of a process's status, such as `VmRSS:`, in KiB.
 pub(crate) fn memory(pid: u32, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    kib(&format!("/proc/{pid}/status"), field)
+}
+
+/// Returns one field of the kernel's memory totals for a process, in KiB (proc(5), `smaps_rollup`). `Pss` divides shared
+/// memory among its users.
+pub(crate) fn rollup(pid: u32, field: &str) -> u64 {
+    kib(&format!("/proc/{pid}/smaps_rollup"), field)
+}
+
+fn kib(file: &str, field: &str) -> u64 {
+    let all = std::fs::read_to_string(file).unwrap();
+    let line = all.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Returns the private memory of a process, including swapped pages, in KiB (proc(5), `smaps_rollup`).
+/// Returns the private memory of a process, including swapped pages, in KiB.
 pub(crate) fn private(pid: u32) -> u64 {
-    let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let number = |field: &str| -> u64 {
-        let line = all.lines().find(|line| line.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    };
-    number("Pss_Anon:") + number("SwapPss:")
+    rollup(pid, "Pss_Anon:") + rollup(pid, "SwapPss:")
 }
 
 /// The entry of a scripted stdio server named `name`.
@@ -438,6 +451,24 @@ pub(crate) async fn names(peer: &mut Peer, method: &str, list: &str, member: &st
         .iter()
         .map(|item| item[member].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// Asserts that the message of an error contains all parts.
+#[track_caller]
+pub(crate) fn says(response: &Value, parts: &[&str]) {
+    let message = response["error"]["message"].as_str();
+    let message = message.unwrap_or_else(|| panic!("no error: {response}"));
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is not in {message}");
+    }
+}
+
+/// A server that records its name and process id at startup, then runs `rest` of the script.
+pub(crate) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
+    let script = format!(
+        "echo {name} $$ >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1"
+    );
+    json!({"command": "sh", "args": ["-c", script, notes, Bin::path("testkit-scripted")]})
 }
 
 /// Returns whether a call failed because its server is unavailable.

@@ -64,14 +64,6 @@ pub(super) fn recipe() -> Value {
     json!({ "title": "Soup", "ingredients": ["leeks"], "steps": ["Cook."] })
 }
 
-/// A server that records its name and process id at startup, then runs `rest`.
-pub(super) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
-    let script = format!(
-        "echo {name} $$ >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1"
-    );
-    json!({"command": "sh", "args": ["-c", script, notes, Bin::path("testkit-scripted")]})
-}
-
 /// Returns the started servers and their process ids.
 pub(super) fn started(notes: &Path) -> Vec<(String, u32)> {
     let text = std::fs::read_to_string(notes).unwrap_or_default();
