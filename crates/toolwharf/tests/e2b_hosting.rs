@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod common;
 mod kept;
 
 use std::{fs, path::Path, time::Duration};
@@ -72,11 +73,14 @@ async fn register(host: &Running, entry: Value) -> String {
     id
 }
 
+async fn shown(host: &Running, id: &str) -> Value {
+    let path = format!("/mcp/servers/{id}");
+    host.ok("GET", &path, Value::Null).await
+}
+
 async fn until(host: &Running, id: &str, state: &str) -> Value {
     wait_for_some(state, LONG_DEADLINE, async || {
-        let told = host
-            .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
-            .await;
+        let told = shown(host, id).await;
         (told["status"] == state).then_some(told)
     })
     .await
@@ -182,14 +186,10 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
         .ok("GET", "/mcp/servers", Value::Null)
         .await
         .to_string();
-    let one = host
-        .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
-        .await;
-    let events = host
-        .ok("GET", &format!("/mcp/servers/{id}/events"), Value::Null)
-        .await;
-    let shown = format!("{all} {one} {events}");
-    assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
+    let one = shown(&host, &id).await;
+    let events = shown(&host, &format!("{id}/events")).await;
+    let all = format!("{all} {one} {events}");
+    assert!(!all.contains(KEY) && !all.contains(SECRET), "{all}");
     host.process.signal(Signal::TERM);
     assert!(host.process.wait(LONG_DEADLINE).await.success());
     wait_for("no sandbox is left", LONG_DEADLINE, async || {
@@ -215,9 +215,7 @@ async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
     let reply = host.rest("POST", &path, body).await;
     assert!(!reply.status.is_success(), "{}", reply.text());
     let told = wait_for_some("a restart", LONG_DEADLINE, async || {
-        let told = host
-            .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
-            .await;
+        let told = shown(&host, &id).await;
         (told["status"] == "running" && told["restart_count"] == 1).then_some(told)
     })
     .await;
@@ -281,8 +279,7 @@ async fn an_e2b_that_is_lost_starts_nothing_twice() {
     // The streams are gone and it is unknown whether the server has exited, so nothing is started in the meantime.
     until(&host, &id, "unknown").await;
     let starts = |told: &Value| told["restart_count"].as_u64().unwrap();
-    let path = format!("/mcp/servers/{id}");
-    assert_eq!(starts(&host.ok("GET", &path, Value::Null).await), 0);
+    assert_eq!(starts(&shown(&host, &id).await), 0);
     site.standin = Process::bin("testkit-e2b", ["--key", KEY, "--listen", &address]);
     site.standin.url().await;
     let told = until(&host, &id, "running").await;

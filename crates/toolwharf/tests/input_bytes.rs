@@ -11,7 +11,11 @@ mod common;
 
 use std::{collections::HashMap, fmt::Write, path::Path, time::Duration};
 
-use common::{Setup, with};
+use common::{
+    Setup,
+    rpc::{self, greet},
+    with,
+};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, StdioClient, soak, wait_for_some};
 
@@ -199,15 +203,9 @@ fn request(random: &mut Random, arguments: &str, is_modern: bool) -> String {
     params.push(member("arguments", arguments));
     let mut meta = random.members(2);
     if is_modern {
-        meta.push(member(
-            "io.modelcontextprotocol/protocolVersion",
-            "\"2026-07-28\"",
-        ));
-        meta.push(member("io.modelcontextprotocol/clientCapabilities", "{}"));
-        meta.push(member(
-            "io.modelcontextprotocol/clientInfo",
-            r#"{"name":"t","version":"1"}"#,
-        ));
+        let all = rpc::meta();
+        let all = all.as_object().unwrap().iter();
+        meta.extend(all.map(|(key, value)| member(key, value.to_string())));
     }
     if is_modern || random.below(2) == 0 {
         let meta = random.object(meta);
@@ -262,16 +260,6 @@ fn recorded(file: &Path, era: &str) -> Value {
     json!({"command": "sh", "args": ["-c", script, file, Bin::path("testkit-scripted"), era]})
 }
 
-async fn hello(client: &mut StdioClient) {
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": params}))
-        .await;
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": "list", "method": "tools/list"}))
-        .await;
-}
-
 /// Returns the next responses as text, by their numeric ids.
 async fn responses(client: &mut StdioClient, count: usize) -> HashMap<u64, String> {
     let mut found = HashMap::new();
@@ -311,7 +299,7 @@ async fn frames_through(era: &str, count: usize) {
     let setup = Setup::new().settings("naming = \"always-prefix\"\n[log]\nlevel = \"error\"\n");
     let file = setup.folder().join("recorded");
     let (mut client, _dir) = setup.server("one", recorded(&file, era)).stdio();
-    hello(&mut client).await;
+    greet(&mut client).await;
     let mut next = 0u64;
     // Returns the requests that the server received in the last block.
     let mut seen = 0;
@@ -379,17 +367,13 @@ async fn frames_through(era: &str, count: usize) {
         let mut expected = Vec::new();
         for upstream in (upstream..).take(CALLS_PER_BLOCK) {
             let frame = response(&mut random, is_modern);
-            let arguments =
-                json!({"frame": frame.replace(ID_PLACEHOLDER, &upstream.to_string())}).to_string();
-            let meta = if is_modern {
-                r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}}"#
-            } else {
-                ""
-            };
-            let call = format!(
-                r#"{{"jsonrpc":"2.0","id":{next},"method":"tools/call","params":{{"name":"one__raw","arguments":{arguments}{meta}}}}}"#
-            );
-            client.send(call).await;
+            let arguments = json!({"frame": frame.replace(ID_PLACEHOLDER, &upstream.to_string())});
+            client
+                .send(match is_modern {
+                    true => rpc::modern_call(next, "one__raw", arguments).to_string(),
+                    false => rpc::call(next, "one__raw", arguments),
+                })
+                .await;
             expected.push((next, frame));
             next += 1;
         }
@@ -442,7 +426,7 @@ async fn payloads_pass_unchanged_through_every_kind_of_server() {
         .server("new", with(json!({"url": new_url}), many.clone()))
         .server("sse", with(json!({"type": "sse", "url": sse_url}), many))
         .stdio();
-    hello(&mut client).await;
+    greet(&mut client).await;
     let servers = ["pipe", "newpipe", "old", "new", "sse"];
     let blocks = if soak() { 3_000 } else { 10 };
     let mut next = 0u64;
@@ -494,11 +478,7 @@ async fn payloads_pass_unchanged_over_http() {
     for server in ["pipe", "new"] {
         gateway.up(server).await;
         let name = format!("{server}__echo");
-        let headers = [
-            ("mcp-protocol-version", "2026-07-28"),
-            ("mcp-method", "tools/call"),
-            ("mcp-name", &*name),
-        ];
+        let headers = rpc::call_headers(&name);
         for case in 0..if soak() { 5_000 } else { 150 } {
             let members = random.members(5);
             let arguments = random.object(members);

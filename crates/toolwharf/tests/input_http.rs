@@ -4,63 +4,34 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, Setup, with};
+use common::{
+    Gateway, Setup,
+    rpc::{self, initialize, session},
+    with,
+};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, RawClient, Reply, within};
+use testkit::{DEADLINE, Reply, peer::MODERN, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-const MODERN_VERSION: &str = "2026-07-28";
-
 async fn gateway() -> Gateway {
-    let gateway = Setup::new()
+    Setup::new()
         .settings("allowed_origins = [\"https://chat.example.com\"]\nallowed_hosts = [\"tools.example.com\"]\n[projects.red]\n")
         .server("one", with(common::scripted("one", &["--resources", "1"]), json!({"maxConcurrency": 8})))
-        .serve()
-        .await;
-    gateway.up("one").await;
-    gateway
-}
-
-async fn initialize(client: &RawClient, version: &str) -> Reply {
-    let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    client.post(hello.to_string()).await
-}
-
-/// Opens a session with that protocol version.
-async fn session(client: RawClient, version: &str) -> RawClient {
-    let reply = initialize(&client, version).await;
-    let id = reply
-        .header("mcp-session-id")
-        .unwrap_or_else(|| panic!("{}", reply.text()))
-        .to_owned();
-    client.with("mcp-session-id", &id)
+        .connected()
+        .await
 }
 
 fn call(name: &str) -> String {
-    json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": name, "arguments": {}}}).to_string()
+    rpc::call(7, name, json!({}))
 }
 
 /// A modern call of `echo` with its headers.
 fn modern_call() -> (Value, [(&'static str, &'static str); 3]) {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let params = json!({"name": "echo", "arguments": {}, "_meta": meta});
-    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
-    (
-        body,
-        [
-            ("mcp-protocol-version", MODERN_VERSION),
-            ("mcp-method", "tools/call"),
-            ("mcp-name", "echo"),
-        ],
-    )
+    let body = rpc::modern_call(7, "echo", json!({}));
+    (body, rpc::call_headers("echo"))
 }
 
 /// Asserts that no call has reached the server.
@@ -151,10 +122,7 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
         .scripted("one", &[])
         .settings("[limits]\nmax_body_bytes = \"1MiB\"\n")
         .stdio();
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}))
-        .await;
+    client.ask(rpc::hello("2025-11-25")).await;
     let long = format!(
         r#"{{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{{"name":"echo","arguments":{{"a":"{}"}}}}}}"#,
         "a".repeat(3 << 20)
@@ -185,9 +153,7 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
         if !id.is_null() {
             assert_eq!(answer["id"], id, "{what}: {answer}");
         }
-        let answer = client
-            .ask(json!({"jsonrpc": "2.0", "id": 100, "method": "ping"}))
-            .await;
+        let answer = client.ask(rpc::message(100, "ping", json!({}))).await;
         assert_eq!(answer["result"], json!({}), "{what}");
     }
 }
@@ -289,16 +255,12 @@ async fn headers_that_contradict_the_body_are_refused() {
             request["params"][key] = value.clone();
         }
         let headers = [
-            ("mcp-protocol-version", MODERN_VERSION),
+            ("mcp-protocol-version", MODERN),
             ("mcp-method", method),
             ("mcp-name", header),
         ];
-        check(
-            &client.post_with(&headers, request.to_string()).await,
-            400,
-            -32020,
-            method,
-        );
+        let reply = client.post_with(&headers, request.to_string()).await;
+        check(&reply, 400, -32020, method);
     }
     // Repeated, although both values are the same.
     let host = gateway.url.strip_prefix("http://").unwrap();
@@ -350,7 +312,7 @@ async fn unknown_and_missing_versions_are_refused() {
             data["supported"]
                 .as_array()
                 .unwrap()
-                .contains(&json!(MODERN_VERSION)),
+                .contains(&json!(MODERN)),
             "{answer}"
         );
     }
@@ -364,21 +326,13 @@ async fn unknown_and_missing_versions_are_refused() {
             .as_object_mut()
             .unwrap()
             .remove(missing);
-        check(
-            &client.post_with(&headers, body.to_string()).await,
-            400,
-            -32602,
-            missing,
-        );
+        let reply = client.post_with(&headers, body.to_string()).await;
+        check(&reply, 400, -32602, missing);
     }
     let mut bare = body.clone();
     bare["params"].as_object_mut().unwrap().remove("_meta");
-    check(
-        &client.post_with(&headers, bare.to_string()).await,
-        400,
-        -32602,
-        "no _meta",
-    );
+    let reply = client.post_with(&headers, bare.to_string()).await;
+    check(&reply, 400, -32602, "no _meta");
     // A legacy session with a protocol version that it does not speak.
     let legacy = session(gateway.client(), "2025-11-25").await;
     for version in ["2099-01-01", "nonsense"] {
@@ -411,19 +365,11 @@ async fn foreign_hosts_and_origins_are_refused() {
     ];
     let (body, headers) = modern_call();
     for (name, value) in refused {
-        check(
-            &client.post_with(&[(name, value)], call("echo")).await,
-            403,
-            -32600,
-            value,
-        );
+        let reply = client.post_with(&[(name, value)], call("echo")).await;
+        check(&reply, 403, -32600, value);
         let modern = [headers.as_slice(), &[(name, value)]].concat();
-        check(
-            &gateway.client().post_with(&modern, body.to_string()).await,
-            403,
-            -32600,
-            value,
-        );
+        let reply = gateway.client().post_with(&modern, body.to_string()).await;
+        check(&reply, 403, -32600, value);
         for path in ["/mcp", "/sse", "/healthz", "/metrics"] {
             let reply = gateway.at(path).get(&[(name, value)]).await;
             assert_eq!(reply.status, 403, "{path} {name}: {value}");
@@ -486,27 +432,15 @@ async fn sessions_are_bound_and_end() {
         .with("authorization", "Bearer alice-token-0123456789");
     assert_eq!(taken.post(call("echo")).await.status, 404);
     // … and to its project.
-    check(
-        &anonymous.at("/mcp/red").post(call("echo")).await,
-        404,
-        -32600,
-        "another project",
-    );
-    check(
-        &anonymous.at("/mcp/-/one").post(call("echo")).await,
-        404,
-        -32600,
-        "another view",
-    );
+    let reply = anonymous.at("/mcp/red").post(call("echo")).await;
+    check(&reply, 404, -32600, "another project");
+    let reply = anonymous.at("/mcp/-/one").post(call("echo")).await;
+    check(&reply, 404, -32600, "another view");
     nothing_forwarded(&gateway).await;
     assert_eq!(alice.post(call("echo")).await.status, 200);
     assert_eq!(alice.delete(&[]).await.status, 204);
-    check(
-        &alice.post(call("echo")).await,
-        404,
-        -32600,
-        "after its end",
-    );
+    let reply = alice.post(call("echo")).await;
+    check(&reply, 404, -32600, "after its end");
     assert_eq!(alice.get(&[]).await.status, 404);
     assert_eq!(alice.delete(&[]).await.status, 404);
     assert_eq!(gateway.metric("calls_total", Some("one")).await, Some(1));
@@ -517,8 +451,7 @@ async fn sessions_are_bound_and_end() {
 async fn paths_methods_and_types_that_do_not_exist() {
     let gateway = gateway().await;
     let client = gateway.client();
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}).to_string();
+    let hello = rpc::hello("2025-11-25").to_string();
     let (body, headers) = modern_call();
     for path in [
         "/mcp/nobody",
@@ -528,11 +461,8 @@ async fn paths_methods_and_types_that_do_not_exist() {
         "/mcp/..%2f",
         "/mcp/red%00",
     ] {
-        assert_eq!(
-            gateway.at(path).post(hello.clone()).await.status,
-            404,
-            "{path}"
-        );
+        let reply = gateway.at(path).post(hello.clone()).await;
+        assert_eq!(reply.status, 404, "{path}");
         let reply = gateway.at(path).post_with(&headers, body.to_string()).await;
         assert!(
             reply.status == 404 || reply.text().contains("error"),
@@ -540,21 +470,11 @@ async fn paths_methods_and_types_that_do_not_exist() {
             reply.text()
         );
     }
-    assert_eq!(
-        client
-            .post_with(&[("x-project-id", "nobody")], hello.clone())
-            .await
-            .status,
-        404
-    );
-    assert_eq!(
-        gateway
-            .at("/mcp/red")
-            .post_with(&[("x-project-id", "blue")], hello.clone())
-            .await
-            .status,
-        400
-    );
+    for (path, project, status) in [("/mcp", "nobody", 404), ("/mcp/red", "blue", 400)] {
+        let project = [("x-project-id", project)];
+        let reply = gateway.at(path).post_with(&project, hello.clone()).await;
+        assert_eq!(reply.status, status, "{path}");
+    }
     for kind in [
         "text/plain",
         "",
@@ -693,10 +613,7 @@ async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
             .all(|answer| answer["result"]["tools"].is_array())
     );
     // 40 MB of responses.
-    let big = |id: usize| {
-        let params = json!({"name": "big", "arguments": {"bytes": 2_000_000}});
-        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
-    };
+    let big = |id: usize| rpc::call(id, "big", json!({"bytes": 2_000_000}));
     let batch = format!("[{}]", (0..20).map(big).collect::<Vec<_>>().join(","));
     let reply = client.post(batch).await;
     assert_eq!(reply.status, 200);

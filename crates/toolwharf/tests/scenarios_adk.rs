@@ -15,7 +15,7 @@ use agent::{
 use async_trait::async_trait;
 use common::{
     Gateway, Setup,
-    chat::{ask, told},
+    chat::{ask, put, told},
     real::python,
 };
 use serde_json::{Value, json};
@@ -99,8 +99,7 @@ async fn shop() -> Gateway {
         ("/mcp/servers/time?project=shop", time),
         ("/mcp/servers/fetch?project=shop", fetch),
     ] {
-        let reply = ask(&gateway, "PUT", path, &body).await;
-        assert!(reply.status.is_success(), "{path}: {}", reply.text());
+        put(&gateway, path, body).await;
     }
     gateway
 }
@@ -108,6 +107,11 @@ async fn shop() -> Gateway {
 fn endpoint(gateway: &Gateway) -> Arc<Endpoint> {
     let url = format!("{}/mcp/shop", gateway.url);
     Arc::new(Endpoint::new(url).with_token(gateway.token()))
+}
+
+async fn toolset(endpoint: Arc<Endpoint>) -> Toolset {
+    let toolset = Toolset::build("shop", endpoint).await;
+    toolset.unwrap_or_else(|error| panic!("{error}"))
 }
 
 async fn tools(toolset: &Toolset) -> Vec<Arc<dyn Tool>> {
@@ -127,8 +131,7 @@ fn converted() -> Value {
 #[tokio::test]
 async fn p08_tools_are_adk_functions_under_their_own_names() {
     let gateway = shop().await;
-    let toolset = Toolset::build("shop", endpoint(&gateway)).await;
-    let toolset = toolset.unwrap_or_else(|error| panic!("{error}"));
+    let toolset = toolset(endpoint(&gateway)).await;
     assert_eq!(toolset.name(), "shop");
     let tools = tools(&toolset).await;
     let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
@@ -184,8 +187,7 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
 #[tokio::test]
 async fn p09_what_an_adk_agent_calls_is_recorded() {
     let gateway = shop().await;
-    let toolset = Toolset::build("shop", endpoint(&gateway)).await;
-    let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+    let tools = tools(&toolset(endpoint(&gateway)).await).await;
     call(&tools, "convert_time", converted())
         .await
         .expect("a result");
@@ -211,8 +213,7 @@ async fn p10_the_connection_is_made_when_the_toolset_is_built() {
     let endpoint = endpoint(&gateway);
     assert_eq!(started().await, [0, 0], "it was started at boot");
     for _ in 0..3 {
-        let toolset = Toolset::build("shop", endpoint.clone()).await;
-        let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+        let tools = tools(&toolset(endpoint.clone()).await).await;
         call(&tools, "convert_time", converted())
             .await
             .expect("a result");
@@ -234,12 +235,12 @@ async fn p11_agents_of_a_project_share_a_connection() {
     // Two toolsets share an endpoint, and a third uses another one, as in a different program.
     let mut toolsets = Vec::new();
     for over in [shared.clone(), shared.clone(), endpoint(&gateway)] {
-        toolsets.push(async move { Toolset::build("shop", over).await });
+        toolsets.push(toolset(over));
     }
     let built = futures_util::future::join_all(toolsets).await;
     let mut running = Vec::new();
     for toolset in built {
-        let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+        let tools = tools(&toolset).await;
         running.push(async move { call(&tools, "convert_time", converted()).await });
     }
     for result in futures_util::future::join_all(running).await {
@@ -253,8 +254,7 @@ async fn p11_agents_of_a_project_share_a_connection() {
     );
 
     // A session that was ended is opened again.
-    let toolset = Toolset::build("shop", shared.clone()).await;
-    let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+    let tools = tools(&toolset(shared.clone()).await).await;
     shared.stop().await;
     call(&tools, "convert_time", converted())
         .await

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Gateway, LEGACY, Setup, real::npm, scripted, with};
+use common::{Gateway, LEGACY, Setup, real::npm, rpc, scripted, with};
 use serde_json::{Value, json};
 use testkit::{Peer, conformance, peer::MODERN};
 
@@ -30,11 +30,7 @@ async fn capabilities(gateway: &Gateway, path: &str, version: &str) -> Value {
     let outcome = if peer.is_modern() {
         peer.request("server/discover", json!({})).await
     } else {
-        let params = json!({
-            "protocolVersion": version,
-            "capabilities": {},
-            "clientInfo": { "name": "test", "version": "0" },
-        });
+        let params = rpc::hello(version)["params"].clone();
         peer.request("initialize", params).await
     };
     outcome.result()["capabilities"].clone()
@@ -67,10 +63,8 @@ async fn apps_of_real_servers_side_by_side() {
             npm("server-basic-react/dist/index.js", &["--stdio"]),
         )
         .server("vue", npm("server-basic-vue/dist/index.js", &["--stdio"]))
-        .serve()
+        .connected()
         .await;
-    gateway.up("react").await;
-    gateway.up("vue").await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
         let tools = peer.request("tools/list", json!({})).await;
         let tools = tools.result()["tools"].as_array().unwrap().clone();
@@ -112,9 +106,8 @@ async fn calls_of_apps_reach_their_own_server() {
     // Both servers have the same URI, and each speaks another era.
     let one = answering(&setup, "one", &["--era", "legacy"], &app("ui://shown"));
     let two = answering(&setup, "two", &["--era", "modern"], &app("ui://shown"));
-    let gateway = setup.server("one", one).server("two", two).serve().await;
-    gateway.up("one").await;
-    gateway.up("two").await;
+    let setup = setup.server("one", one).server("two", two);
+    let gateway = setup.connected().await;
     let pid = async |peer: &mut Peer, name: &str, meta: Value| {
         let params = json!({ "name": name, "arguments": {}, "_meta": meta });
         let outcome = peer.request("tools/call", params).await;
@@ -182,9 +175,8 @@ async fn extensions_of_servers_reach_clients_of_both_eras() {
     let says = |name: &str| json!({ "capabilities": { "extensions": { name: { "v": 2 } } } });
     let old = answering(&setup, "old", &["--era", "legacy"], &says("com.example/o"));
     let new = answering(&setup, "new", &["--era", "modern"], &says("com.example/n"));
-    let gateway = setup.server("old", old).server("new", new).serve().await;
-    gateway.up("old").await;
-    gateway.up("new").await;
+    let setup = setup.server("old", old).server("new", new);
+    let gateway = setup.connected().await;
     for version in [LEGACY, MODERN] {
         let found = capabilities(&gateway, "/mcp", version).await;
         let both = json!({ "com.example/o": { "v": 2 }, "com.example/n": { "v": 2 } });
@@ -282,11 +274,8 @@ async fn skills_of_all_servers_are_one_list() {
         .server("one", one)
         .server("two", two)
         .scripted("three", &[])
-        .serve()
+        .connected()
         .await;
-    for server in ["one", "two", "three"] {
-        gateway.up(server).await;
-    }
     let mut peer = gateway.modern().await;
     let listed = peer.request("skills/list", json!({})).await;
     let listed = listed.result()["skills"].as_array().unwrap().clone();
@@ -348,9 +337,8 @@ async fn skills_conform() {
     let modern = &["--era", "modern"];
     let one = answering(&setup, "one", modern, &skills("refunds"));
     let two = answering(&setup, "two", modern, &skills("returns"));
-    let gateway = setup.server("one", one).server("two", two).serve().await;
-    gateway.up("one").await;
-    gateway.up("two").await;
+    let setup = setup.server("one", one).server("two", two);
+    let gateway = setup.connected().await;
     let all = format!("{}/mcp", gateway.url);
     let single = format!("{}/mcp/-/one", gateway.url);
     for url in [all, single] {

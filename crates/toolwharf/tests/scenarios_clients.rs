@@ -11,7 +11,7 @@ use std::{
 use common::{
     Gateway, LEGACY, Setup,
     cli::{self, Said},
-    scripted, tools,
+    scripted, shell, tools,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -58,13 +58,12 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// A user with a separate home directory.
-struct Home(TempDir);
+/// A user with the six clients.
+struct Home(shell::Home);
 
 impl Home {
-    /// A home directory with the six clients.
     fn new() -> Self {
-        let home = Self(TempDir::new().expect("a folder"));
+        let home = Self(shell::Home::new());
         for (_, file, text, _) in FILES {
             home.write(file, text);
         }
@@ -72,13 +71,11 @@ impl Home {
     }
 
     fn path(&self, file: &str) -> PathBuf {
-        self.0.path().join(file)
+        self.0.path(file)
     }
 
     fn write(&self, file: &str, text: &str) {
-        let path = self.path(file);
-        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
-        fs::write(&path, text).expect("a file");
+        self.0.write(file, text);
     }
 
     fn text(&self, file: &str) -> String {
@@ -88,7 +85,7 @@ impl Home {
     fn command(&self) -> Command {
         let mut command = cli::toolwharf();
         command
-            .env("HOME", self.0.path())
+            .env("HOME", self.path(""))
             .env("PATH", "/usr/bin:/bin");
         for variable in ["CODEX_HOME", "CLAUDE_CONFIG_DIR", "TOOLWHARF_DATABASE_URL"] {
             command.env_remove(variable);
@@ -96,15 +93,15 @@ impl Home {
         command
     }
 
-    async fn run(&self, arguments: &[&str]) -> Said {
+    async fn run(&self, line: &str) -> Said {
         let mut command = self.command();
-        command.args(arguments);
+        command.args(line.split(' '));
         cli::said(command, "").await
     }
 
     /// Returns the state of each installed client.
     async fn states(&self) -> Vec<(String, String)> {
-        let listed = self.run(&["connect", "-o", "json"]).await.code(0).json();
+        let listed = self.run("connect -o json").await.code(0).json();
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         let clients = listed["clients"].as_array().expect("clients").iter();
         clients
@@ -139,9 +136,9 @@ async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
     };
     assert_eq!(home.states().await, all("not_connected"));
     // Nothing is written before the user has agreed, and a dry run leaves nothing behind.
-    let asked = home.run(&["connect", "--all"]).await.code(2);
+    let asked = home.run("connect --all").await.code(2);
     assert!(asked.err.contains("--yes"), "{asked:?}");
-    let seen = home.run(&["connect", "--all", "--dry-run"]).await.code(0);
+    let seen = home.run("connect --all --dry-run").await.code(0);
     for (name, file, text, _) in FILES {
         assert_eq!(home.text(file), *text, "{name}");
         assert!(
@@ -159,7 +156,7 @@ async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
     };
     let modes: Vec<u32> = FILES.iter().map(|(_, file, ..)| mode(file)).collect();
 
-    home.run(&["connect", "--all", "--yes"]).await.code(0);
+    home.run("connect --all --yes").await.code(0);
     assert_eq!(home.states().await, all("connected"));
     for ((name, file, text, mark), before) in FILES.iter().zip(modes) {
         let new = home.text(file);
@@ -181,16 +178,16 @@ async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
         let there = fs::metadata(&path).expect("a file").permissions().mode();
         assert_eq!(there & 0o077, 0, "{}", path.display());
     }
-    let again = home.run(&["connect", "zed"]).await.code(0);
+    let again = home.run("connect zed").await.code(0);
     again.says("already connected");
 
-    home.run(&["disconnect", "--all", "--yes"]).await.code(0);
+    home.run("disconnect --all --yes").await.code(0);
     for (name, file, text, _) in FILES {
         assert_eq!(home.text(file), *text, "{name}");
     }
     assert_eq!(home.states().await, all("not_connected"));
     assert_eq!(home.kept(), [""; 0].map(PathBuf::from));
-    home.run(&["disconnect", "zed", "--yes"])
+    home.run("disconnect zed --yes")
         .await
         .code(1)
         .says("Zed is not connected");
@@ -199,9 +196,7 @@ async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
 #[tokio::test]
 async fn c08_a_file_that_somebody_changed_loses_the_entry_only() {
     let home = Home::new();
-    home.run(&["connect", "--all", "--move", "--yes"])
-        .await
-        .code(0);
+    home.run("connect --all --move --yes").await.code(0);
     assert_eq!(home.servers()["time"]["command"], "uvx");
     for (name, file, ..) in FILES {
         let changed = match *name {
@@ -211,10 +206,7 @@ async fn c08_a_file_that_somebody_changed_loses_the_entry_only() {
         };
         home.write(file, &changed);
     }
-    let said = home
-        .run(&["disconnect", "--all", "--yes", "-o", "json"])
-        .await
-        .code(0);
+    let said = home.run("disconnect --all --yes -o json").await.code(0);
     for told in said.json().as_array().expect("a list") {
         assert_eq!(told["restored"], "entry", "{told}");
         // Cursor's server of that name is different and was left in place.
@@ -249,7 +241,7 @@ async fn c08_servers_are_moved_and_come_back() {
             .contains(&("cursor".into(), "by_hand".into()))
     );
     let said = home
-        .run(&["connect", "cursor", "--move", "--yes", "-o", "json"])
+        .run("connect cursor --move --yes -o json")
         .await
         .code(0);
     let told = &said.json()[0];
@@ -272,8 +264,8 @@ async fn c08_servers_are_moved_and_come_back() {
             .text(".config/toolwharf/mcp.json")
             .replace("ours", "ours2"),
     );
-    home.run(&["connect", "cursor", "--yes"]).await.code(0);
-    home.run(&["disconnect", "cursor", "--yes"]).await.code(0);
+    home.run("connect cursor --yes").await.code(0);
+    home.run("disconnect cursor --yes").await.code(0);
     assert_eq!(home.text(".cursor/mcp.json"), text);
     assert_eq!(home.servers(), json!({"taken": {"command": "ours2"}}));
 }
@@ -313,7 +305,7 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
         ),
         ("claude-desktop", &["Claude Desktop is not installed"]),
     ] {
-        let said = home.run(&["connect", client, "--yes"]).await.code(1);
+        let said = home.run(&format!("connect {client} --yes")).await.code(1);
         for part in parts {
             assert!(
                 said.err.contains(part),
@@ -333,7 +325,7 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
     // No key was created for a failed connection.
     let folder = home.path(".local/share/toolwharf/clients");
     assert!(!folder.exists() || home.kept().is_empty());
-    let said = home.run(&["connect", "netscape"]).await.code(2);
+    let said = home.run("connect netscape").await.code(2);
     assert!(
         said.err.contains("there is no client `netscape`") && said.err.contains("cursor"),
         "{said:?}"
@@ -365,23 +357,21 @@ async fn c08_large_files_take_time_in_proportion_to_their_size() {
         let text = format!("{{\n  \"mcpServers\": {{\n{servers}\n  }}\n}}\n");
         home.write(".cursor/mcp.json", &text);
         let mut each = Vec::new();
-        for arguments in [
-            &["connect", "cursor", "--yes"][..],
-            &["disconnect", "cursor", "--yes"],
-            &["connect", "cursor", "--yes", "--move"],
-            &["disconnect", "cursor", "--yes"],
-            &["import"],
+        let import = format!("import {}", home.path(".cursor/mcp.json").display());
+        for line in [
+            "connect cursor --yes",
+            "disconnect cursor --yes",
+            "connect cursor --yes --move",
+            "disconnect cursor --yes",
+            &import,
         ] {
             let before = children_cpu();
-            let file = home.path(".cursor/mcp.json").display().to_string();
-            let file = (arguments == ["import"]).then_some(file.as_str());
-            let arguments: Vec<&str> = arguments.iter().copied().chain(file).collect();
-            home.run(&arguments).await.code(0);
+            home.run(line).await.code(0);
             each.push(children_cpu() - before);
-            if arguments.contains(&"disconnect") {
+            if line.starts_with("disconnect") {
                 assert_eq!(home.text(".cursor/mcp.json"), text);
             }
-            if arguments.contains(&"--move") {
+            if line.ends_with("--move") {
                 assert_eq!(home.servers().as_object().expect("servers").len(), count);
             }
         }
@@ -418,11 +408,8 @@ async fn c08_root_follows_no_link_of_another_user() {
         symlink(leads_to, home.path(file)).expect("a link");
         lchown(home.path(file), Some(THEIRS), None).expect("run this as root");
         let link = home.path(file).display().to_string();
-        for arguments in [
-            &["connect", "cursor", "--yes"][..],
-            &["connect", "cursor", "--yes", "--move"],
-        ] {
-            let said = home.run(arguments).await.code(1);
+        for line in ["connect cursor --yes", "connect cursor --yes --move"] {
+            let said = home.run(line).await.code(1);
             assert_eq!(said.err.matches("the symbolic link").count(), 1, "{said:?}");
             for part in [
                 "the symbolic link",
@@ -439,7 +426,7 @@ async fn c08_root_follows_no_link_of_another_user() {
         // A directory owned by the other user is refused as well.
         home.write(".codex/config.toml", "");
         lchown(home.path(".codex"), Some(THEIRS), None).expect("run this as root");
-        let said = home.run(&["connect", "codex", "--yes"]).await.code(1);
+        let said = home.run("connect codex --yes").await.code(1);
         assert!(said.err.contains("user with id 65533"), "{said:?}");
         assert_eq!(home.text(".codex/config.toml"), "");
         // The same for the servers file that an import writes to.
@@ -447,11 +434,9 @@ async fn c08_root_follows_no_link_of_another_user() {
         let servers = home.path(".config/toolwharf/mcp.json");
         symlink(&target, &servers).expect("a link");
         lchown(&servers, Some(THEIRS), None).expect("run this as root");
-        for arguments in [
-            &["add", "time", "--", "uvx", "mcp-server-time"][..],
-            &["import", &link],
-        ] {
-            let said = home.run(arguments).await;
+        let import = format!("import {link}");
+        for line in ["add time -- uvx mcp-server-time", &import] {
+            let said = home.run(line).await;
             assert_ne!(said.code, Some(0), "{said:?}");
         }
         let left = fs::read_dir(victim.path()).expect("a folder").count();
@@ -480,10 +465,10 @@ fn entry(file: &Path) -> Value {
 }
 
 /// Runs a command with the gateway's files and data directory, from another directory.
-async fn beside(gateway: &Gateway, arguments: &[&str]) -> Said {
+async fn beside(gateway: &Gateway, line: &str) -> Said {
     let mut command = cli::toolwharf();
     command
-        .args(arguments)
+        .args(line.split(' '))
         .arg("--data-dir")
         .arg(gateway.folder().join("data"))
         .env("HOME", gateway.folder())
@@ -499,14 +484,12 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
     }
     let gateway = setup.connected().await;
     let home = gateway.folder();
-    beside(&gateway, &["connect", "--all", "--yes"])
-        .await
-        .code(0);
+    beside(&gateway, "connect --all --yes").await.code(0);
     for file in [".cursor/mcp.json", ".junie/mcp/mcp.json"] {
         let mut client = started(home, &entry(&home.join(file))).await;
         client.tool("echo", json!({"text": "x"})).await.result();
     }
-    let table = beside(&gateway, &["calls", "ls"]).await.code(0).out;
+    let table = beside(&gateway, "calls ls").await.code(0).out;
     assert!(
         table.contains("client:cursor") && table.contains("client:jetbrains"),
         "{table}"
@@ -519,10 +502,7 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
     let wanted = json!({"name": "k", "role": "call"}).to_string();
     assert_eq!(client.at("/api/v1/keys").post(wanted).await.status, 403);
     // A revoked key is replaced.
-    let keys = beside(&gateway, &["key", "ls", "-o", "json"])
-        .await
-        .code(0)
-        .json();
+    let keys = beside(&gateway, "key ls -o json").await.code(0).json();
     let of = |name: &str| {
         let keys = keys.as_array().expect("keys").iter();
         let mut ids = keys
@@ -534,28 +514,19 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
             .expect("an id")
             .to_owned()
     };
-    beside(&gateway, &["key", "revoke", &of("client:cursor")])
+    beside(&gateway, &format!("key revoke {}", of("client:cursor")))
         .await
         .code(0);
-    let said = beside(&gateway, &["connect", "cursor", "--yes"])
-        .await
-        .code(0);
+    let said = beside(&gateway, "connect cursor --yes").await.code(0);
     said.says("connected Cursor");
     started(home, &entry(&home.join(".cursor/mcp.json"))).await;
 
     let left = entry(&home.join(".junie/mcp/mcp.json"));
-    beside(&gateway, &["disconnect", "jetbrains", "--yes"])
-        .await
-        .code(0);
+    beside(&gateway, "disconnect jetbrains --yes").await.code(0);
     assert!(!home.join(".junie/mcp/mcp.json").exists());
     let mut command = Command::new(left["command"].as_str().expect("a command"));
-    command.args(
-        left["args"]
-            .as_array()
-            .expect("arguments")
-            .iter()
-            .filter_map(Value::as_str),
-    );
+    let args = left["args"].as_array().expect("arguments").iter();
+    command.args(args.filter_map(Value::as_str));
     command.env("HOME", home);
     cli::said(command, "")
         .await
@@ -572,7 +543,7 @@ async fn c08_without_a_gateway_a_client_has_a_key_all_the_same() {
     let home = Home::new();
     let servers = json!({"mcpServers": {"dice": scripted("dice", &[])}});
     home.write(".config/toolwharf/mcp.json", &servers.to_string());
-    home.run(&["connect", "cursor", "--yes"]).await.code(0);
+    home.run("connect cursor --yes").await.code(0);
     let text = home
         .text(".cursor/mcp.json")
         .replace("// mine", "")
@@ -582,13 +553,11 @@ async fn c08_without_a_gateway_a_client_has_a_key_all_the_same() {
         "{text}"
     );
     let entry = json!({"command": Bin::path("toolwharf"), "args": ["stdio", "--client", "cursor"]});
-    let mut client = started(home.0.path(), &entry).await;
+    let mut client = started(&home.path(""), &entry).await;
     client.tool("echo", json!({"text": "x"})).await.result();
     drop(client);
-    home.run(&["disconnect", "cursor", "--yes"]).await.code(0);
-    let mut command = home.command();
-    command.args(["stdio", "--client", "cursor"]);
-    let said = cli::said(command, "").await.code(1);
+    home.run("disconnect cursor --yes").await.code(0);
+    let said = home.run("stdio --client cursor").await.code(1);
     said.says("cursor has no valid key here: run `toolwharf connect cursor`");
 }
 
@@ -600,18 +569,10 @@ async fn c08_a_url_with_a_key_for_a_project() {
         .settings("[projects.shop]\nservers = [\"dice\"]\n")
         .connected()
         .await;
-    let said = beside(&gateway, &["connect", "cursor", "--http", "--yes"]).await;
+    let said = beside(&gateway, "connect cursor --http --yes").await;
     said.code(1).says("no fixed address");
-    let arguments = [
-        "connect",
-        "cursor",
-        "--url",
-        &gateway.url,
-        "--project",
-        "shop",
-        "--yes",
-    ];
-    let said = beside(&gateway, &arguments).await.code(0);
+    let line = format!("connect cursor --url {} --project shop --yes", gateway.url);
+    let said = beside(&gateway, &line).await.code(0);
     assert!(
         !said.out.contains("twh_0") && said.out.contains("•••"),
         "{said:?}"
@@ -628,11 +589,9 @@ async fn c08_a_url_with_a_key_for_a_project() {
     let client = gateway.at("/mcp/shop").with("authorization", &bearer);
     let mut client = Peer::http(client, peer::MODERN, json!({})).await;
     assert!(tools(&mut client).await.contains(&"echo".to_owned()));
-    let again = beside(&gateway, &arguments).await.code(0);
+    let again = beside(&gateway, &line).await.code(0);
     again.says("already connected");
-    beside(&gateway, &["disconnect", "cursor", "--yes"])
-        .await
-        .code(0);
+    beside(&gateway, "disconnect cursor --yes").await.code(0);
     assert!(!file.exists());
 }
 

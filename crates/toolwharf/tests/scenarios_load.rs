@@ -7,7 +7,7 @@ mod common;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use common::{Setup, scripted, with};
+use common::{LEGACY, Setup, rpc, scripted, with};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
@@ -76,9 +76,7 @@ impl Client {
     }
 
     async fn initialize(&mut self) {
-        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
-        let (headers, _) = self.post(&hello, &[]).await;
+        let (headers, _) = self.post(&rpc::hello(LEGACY), &[]).await;
         let session = headers["mcp-session-id"].to_str().unwrap().to_owned();
         self.headers.push(("mcp-session-id", session));
     }
@@ -116,12 +114,9 @@ async fn g13_every_answer_reaches_its_own_caller() {
         .server("new", with(scripted("new", &["--era", "modern"]), many))
         .server("remote", json!({"url": remote_url}))
         .server("modern", json!({"url": modern_url}))
-        .serve()
+        .connected()
         .await;
     let servers = ["single", "many", "new", "remote", "modern"];
-    for server in servers {
-        gateway.up(server).await;
-    }
     let url: Arc<str> = gateway.url.as_str().into();
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
@@ -138,29 +133,20 @@ async fn g13_every_answer_reaches_its_own_caller() {
                 let pad = "p".repeat(if call % 20 == 7 { 100_000 } else { call % 50 });
                 let arguments = json!({"client": client, "call": call, "pad": pad});
                 let name = format!("{server}__echo");
-                let mut params = json!({"name": name, "arguments": arguments});
                 // Every client uses the same ids, as numbers and as strings.
                 let id = if call % 3 == 0 {
                     json!(call.to_string())
                 } else {
                     json!(call)
                 };
-                let mut headers = Vec::new();
-                if is_modern {
-                    params["_meta"] = json!({
-                        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-                        "io.modelcontextprotocol/clientCapabilities": {},
-                    });
-                    headers = vec![
-                        ("mcp-protocol-version", "2026-07-28"),
-                        ("mcp-method", "tools/call"),
-                        ("mcp-name", &name),
-                    ];
+                let mut message = rpc::modern_call(id.clone(), &name, arguments.clone());
+                let headers = rpc::call_headers(&name);
+                let mut headers = &headers[..];
+                if !is_modern {
+                    message["params"].as_object_mut().unwrap().remove("_meta");
+                    headers = &[];
                 }
-                let message =
-                    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
-                let (_, answer) = peer.post(&message, &headers).await;
+                let (_, answer) = peer.post(&message, headers).await;
                 assert_eq!(answer["id"], id, "client {client} call {call}: {answer}");
                 let got = &answer["result"]["structuredContent"];
                 assert!(
@@ -198,23 +184,13 @@ async fn g13_pipelined_answers_reach_their_requests() {
         )
         .server("two", scripted("two", &["--era", "modern"]))
         .stdio();
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": params}))
-        .await;
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": "list", "method": "tools/list"}))
-        .await;
+    rpc::greet(&mut client).await;
     let mut seen = vec![false; count];
     for block in 0..count / 200 {
         for n in block * 200..(block + 1) * 200 {
             let server = if n % 3 == 0 { "one" } else { "two" };
-            let params = json!({"name": format!("{server}__echo"), "arguments": {"n": n}});
-            client
-                .send_json(
-                    &json!({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": params}),
-                )
-                .await;
+            let call = rpc::call(n, &format!("{server}__echo"), json!({ "n": n }));
+            client.send(call).await;
         }
         for _ in 0..200 {
             let answer = loop {
@@ -301,8 +277,7 @@ async fn g14_the_rest_queue_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 10\n");
     let file = setup.folder().join("recorded");
     let one = with(recorded(&file), json!({"maxConcurrency": 1}));
-    let gateway = setup.server("one", one).serve().await;
-    gateway.up("one").await;
+    let gateway = setup.server("one", one).connected().await;
     let mut clients = [gateway.modern().await, gateway.legacy().await];
     let first = clients[0]
         .begin(
@@ -310,10 +285,7 @@ async fn g14_the_rest_queue_in_order() {
             json!({"name": "hold", "arguments": {"ms": 1500, "n": 0}}),
         )
         .await;
-    wait_for("the first call at the server", DEADLINE, async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(1)
-    })
-    .await;
+    gateway.in_flight("one", 1, DEADLINE).await;
     let mut begun = vec![(0, first)];
     for n in 1..=10u64 {
         let at = usize::try_from(n % 2).unwrap();
@@ -353,19 +325,9 @@ async fn g14_lines_of_a_pipe_stay_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 1000\n");
     let file = setup.folder().join("recorded");
     let (mut client, _dir) = setup.server("one", recorded(&file)).stdio();
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": params}))
-        .await;
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": "list", "method": "tools/list"}))
-        .await;
+    rpc::greet(&mut client).await;
     let lines: Vec<String> = (0..500)
-        .map(|n| {
-            let params = json!({"name": "echo", "arguments": {"n": n}});
-            json!({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": params}).to_string()
-                + "\n"
-        })
+        .map(|n| rpc::call(n, "echo", json!({ "n": n })) + "\n")
         .collect();
     client.send_bytes(lines.concat().as_bytes()).await;
     let mut answered = 0;

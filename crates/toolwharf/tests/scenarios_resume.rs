@@ -7,7 +7,7 @@ mod common;
 
 use std::{collections::HashSet, time::Duration};
 
-use common::{Gateway, LEGACY, Setup, scripted, with};
+use common::{Gateway, LEGACY, Setup, rpc, scripted, with};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Event, RawClient, Streaming, wait_for, within};
 use tokio::time::Instant;
@@ -17,29 +17,30 @@ const ACCEPT_STREAM_FIRST: [(&str, &str); 1] = [("accept", "text/event-stream, a
 
 async fn gateway() -> Gateway {
     let options = json!({"maxConcurrency": 100, "callTimeoutMs": 120_000});
-    let gateway = Setup::new()
+    Setup::new()
         .server("one", with(scripted("one", &["--resources", "1"]), options))
-        .serve()
-        .await;
-    gateway.up("one").await;
-    gateway
+        .connected()
+        .await
 }
 
 /// A client with a separate session.
 async fn session(gateway: &Gateway, version: &str) -> RawClient {
-    let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
-    let reply = gateway.client().post(hello.to_string()).await;
-    let session = reply.header("mcp-session-id").unwrap();
-    gateway
-        .client()
-        .with("mcp-session-id", session)
-        .with("mcp-protocol-version", version)
+    let client = rpc::session(gateway.client(), version).await;
+    client.with("mcp-protocol-version", version)
 }
 
 fn call(id: u64, tool: &str, arguments: Value) -> String {
     let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "t"}});
-    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+    rpc::message(id, "tools/call", params).to_string()
+}
+
+/// Begins a slow call with a stream. Also returns the event to resume from.
+async fn begin_slow(client: &RawClient, id: u64, ms: u64) -> (Streaming, String) {
+    let body = call(id, "slow", json!({ "ms": ms }));
+    let mut stream = begin(client, &ACCEPT_STREAM_FIRST, body).await;
+    let first = next(&mut stream).await;
+    assert_primes(&first);
+    (stream, first.id.unwrap())
 }
 
 async fn begin(client: &RawClient, headers: &[(&str, &str)], body: String) -> Streaming {
@@ -99,13 +100,6 @@ fn answer(events: &[Event]) -> String {
         .to_owned()
 }
 
-async fn in_flight(gateway: &Gateway, count: u64, limit: Duration) {
-    wait_for(&format!("{count} calls in flight"), limit, async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(count)
-    })
-    .await;
-}
-
 async fn cancelled_count(gateway: &Gateway) -> String {
     let mut peer = gateway.modern().await;
     peer.tool("cancelled_count", json!({}))
@@ -123,8 +117,7 @@ struct Updates {
 impl Updates {
     async fn of(client: &RawClient, source: RawClient) -> Self {
         let params = json!({"uri": "resource://one/scripted://0"});
-        let subscribe =
-            json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": params});
+        let subscribe = rpc::message(1, "resources/subscribe", params);
         assert_eq!(client.post(subscribe.to_string()).await.status, 200);
         Self {
             client: source,
@@ -172,13 +165,7 @@ async fn streams_begin_with_an_event_to_come_back_to() {
     let reply = client.post(call(9, "echo", json!({}))).await;
     assert_eq!(reply.header("content-type"), Some("application/json"));
     // A client that prefers a stream gets one before anything happens.
-    let mut stream = begin(
-        &client,
-        &ACCEPT_STREAM_FIRST,
-        call(3, "slow", json!({"ms": 60_000})),
-    )
-    .await;
-    assert_primes(&next(&mut stream).await);
+    begin_slow(&client, 3, 60_000).await;
 }
 
 /// A call whose stream breaks repeatedly is answered completely, exactly once.
@@ -217,42 +204,24 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     assert_eq!(over.status, 405, "there is nothing to wait for");
 }
 
-/// The response waits for a client that is disconnected when it arrives.
+/// The response waits for a client that is disconnected when it arrives, and a client that resumes a stream gets it.
 #[tokio::test]
-async fn an_answer_waits_for_its_client() {
+async fn an_answer_waits_for_its_client_and_a_stream_is_taken_over() {
     let gateway = gateway().await;
     let client = session(&gateway, LEGACY).await;
-    let mut stream = begin(
-        &client,
-        &ACCEPT_STREAM_FIRST,
-        call(1, "slow", json!({"ms": 1500})),
-    )
-    .await;
-    let primed = next(&mut stream).await;
+    let (stream, primed) = begin_slow(&client, 1, 1500).await;
     drop(stream);
     wait_for("the call's end", DEADLINE, async || {
         gateway.metric("calls_total", Some("one")).await == Some(1)
             && gateway.metric("calls_in_flight", Some("one")).await == Some(0)
     })
     .await;
-    let events = rest(resume(&client, id(&primed)).await).await;
+    let events = rest(resume(&client, &primed).await).await;
     assert_eq!(answer(&events), "slept");
     assert_eq!(cancelled_count(&gateway).await, "0");
-}
-
-/// A client that resumes a stream gets it, even if the old connection still looks open.
-#[tokio::test]
-async fn a_stream_is_taken_over() {
-    let gateway = gateway().await;
-    let client = session(&gateway, LEGACY).await;
-    let mut stream = begin(
-        &client,
-        &ACCEPT_STREAM_FIRST,
-        call(1, "slow", json!({"ms": 2000})),
-    )
-    .await;
-    let primed = next(&mut stream).await;
-    let taken = resume(&client, id(&primed)).await;
+    // Even if the old connection still looks open.
+    let (mut stream, primed) = begin_slow(&client, 1, 2000).await;
+    let taken = resume(&client, &primed).await;
     stream.closed(Duration::from_secs(2)).await;
     assert_eq!(answer(&rest(taken).await), "slept");
 }
@@ -262,13 +231,7 @@ async fn a_stream_is_taken_over() {
 async fn only_its_session_takes_a_stream_up() {
     let gateway = gateway().await;
     let owner = session(&gateway, LEGACY).await.with("authorization", "");
-    let mut stream = begin(
-        &owner,
-        &ACCEPT_STREAM_FIRST,
-        call(1, "slow", json!({"ms": 60_000})),
-    )
-    .await;
-    let last = id(&next(&mut stream).await).to_owned();
+    let (mut stream, last) = begin_slow(&owner, 1, 60_000).await;
     let thief = owner.clone().with("authorization", "Bearer another");
     assert_eq!(resume(&thief, &last).await.status, 404, "another principal");
     let elsewhere = owner.at("/mcp/-/one");
@@ -296,18 +259,13 @@ async fn only_its_session_takes_a_stream_up() {
         assert!(said.contains("Last-Event-ID"), "{said}");
     }
     // The same number in another session refers to that session's own stream.
-    let mut own = begin(
-        &other,
-        &ACCEPT_STREAM_FIRST,
-        call(2, "slow", json!({"ms": 60_000})),
-    )
-    .await;
-    assert_eq!(id(&next(&mut own).await), last);
+    let (mut own, first) = begin_slow(&other, 2, 60_000).await;
+    assert_eq!(first, last);
     let events = resume(&other, &last).await;
     own.closed(Duration::from_secs(2)).await;
     drop(events);
     // The original reader still has the stream.
-    in_flight(&gateway, 2, DEADLINE).await;
+    gateway.in_flight("one", 2, DEADLINE).await;
     assert!(
         stream
             .next_event(Duration::from_millis(300))
@@ -426,31 +384,29 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
     let gateway = gateway().await;
     let client = session(&gateway, LEGACY).await;
     let slow = async |client: &RawClient, id: u64| {
-        let body = call(id, "slow", json!({"ms": 100_000}));
-        let mut stream = begin(client, &ACCEPT_STREAM_FIRST, body).await;
-        let primed = next(&mut stream).await;
+        let (_stream, primed) = begin_slow(client, id, 100_000).await;
         // Waits until the call is at the server. It is queued and recorded a moment earlier.
         let mut peer = gateway.modern().await;
         wait_for("the call at the server", DEADLINE, async || {
             peer.tool("running", json!({})).await.text() == "1"
         })
         .await;
-        primed.id.unwrap()
+        primed
     };
     // The stream is dropped before the client cancels.
     slow(&client, 1).await;
     let params = json!({"requestId": 1});
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
     assert_eq!(client.post(cancel.to_string()).await.status, 202);
-    in_flight(&gateway, 0, Duration::from_secs(5)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(5)).await;
     let ending = session(&gateway, LEGACY).await;
     slow(&ending, 2).await;
     assert_eq!(ending.delete(&[]).await.status, 204);
-    in_flight(&gateway, 0, Duration::from_secs(5)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(5)).await;
 
     let last = slow(&client, 3).await;
     let left = Instant::now();
-    in_flight(&gateway, 0, Duration::from_secs(50)).await;
+    gateway.in_flight("one", 0, Duration::from_secs(50)).await;
     let after = left.elapsed();
     assert!(after > Duration::from_secs(20), "{after:?}");
     wait_for("the cancellations", Duration::from_secs(5), async || {
@@ -466,16 +422,13 @@ async fn a_call_that_nobody_reads_has_its_own_time_limit() {
     let options = json!({"callTimeoutMs": 2000});
     let gateway = Setup::new()
         .server("one", with(scripted("one", &[]), options))
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
     let client = session(&gateway, LEGACY).await;
-    let body = call(1, "slow", json!({"ms": 100_000}));
-    let mut stream = begin(&client, &ACCEPT_STREAM_FIRST, body).await;
-    let primed = next(&mut stream).await;
+    let (stream, primed) = begin_slow(&client, 1, 100_000).await;
     drop(stream);
-    in_flight(&gateway, 0, Duration::from_secs(10)).await;
-    let events = rest(resume(&client, id(&primed)).await).await;
+    gateway.in_flight("one", 0, Duration::from_secs(10)).await;
+    let events = rest(resume(&client, &primed).await).await;
     let told = events.last().and_then(Event::json).unwrap();
     assert!(
         told["error"]["message"]
@@ -510,9 +463,9 @@ async fn older_clients_are_not_primed() {
         let body = call(2, "progress", json!({"count": 100_000, "ms": 10}));
         let mut stream = begin(&client, &[], body).await;
         let last = next(&mut stream).await;
-        in_flight(&gateway, 1, DEADLINE).await;
+        gateway.in_flight("one", 1, DEADLINE).await;
         drop(stream);
-        in_flight(&gateway, 0, Duration::from_secs(5)).await;
+        gateway.in_flight("one", 0, Duration::from_secs(5)).await;
         assert_eq!(resume(&client, id(&last)).await.status, 400);
     }
 }

@@ -1,15 +1,13 @@
 //! U01, U02 and U12: one entry format for servers, wherever they are declared, and a project's own server.
 
+mod common;
 mod kept;
 #[path = "scenarios_servers/own.rs"]
 mod own;
 
-#[path = "common/cli.rs"]
-#[expect(dead_code, reason = "each test binary uses only a part of it")]
-mod cli;
-
 use std::fs;
 
+use common::cli;
 use kept::{Kept, Running};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, wait_for_some};

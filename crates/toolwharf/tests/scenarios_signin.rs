@@ -45,6 +45,12 @@ fn with(gateway: &Gateway, path: &str, token: &str) -> RawClient {
         .with("authorization", &format!("Bearer {token}"))
 }
 
+/// Returns the status of `initialize` with this token.
+async fn status(gateway: &Gateway, path: &str, token: &str) -> u16 {
+    let reply = with(gateway, path, token).post(INITIALIZE).await;
+    reply.status.as_u16()
+}
+
 async fn get(client: &RawClient) -> Reply {
     client.get(&[]).await.collect(DEADLINE).await
 }
@@ -120,11 +126,7 @@ async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
     }
     // The token is valid for that endpoint only.
     for path in ["/mcp", "/mcp/other", "/api/v1"] {
-        assert_eq!(
-            with(&gateway, path, token).post(INITIALIZE).await.status,
-            401,
-            "{path}"
-        );
+        assert_eq!(status(&gateway, path, token).await, 401, "{path}");
     }
     // The caller is recorded, the token is not.
     let admin = with(&gateway, "/api/v1/calls", &gateway.token());
@@ -146,11 +148,8 @@ async fn s09_metadata_is_at_every_endpoint_and_only_with_an_issuer() {
         assert_eq!(metadata["bearer_methods_supported"], json!(["header"]));
     }
     for path in ["/other", "/mcp/a/b/c", "/api/v2"] {
-        assert_eq!(
-            get(&gateway.at(&format!("{at}{path}"))).await.status,
-            404,
-            "{path}"
-        );
+        let reply = get(&gateway.at(&format!("{at}{path}"))).await;
+        assert_eq!(reply.status, 404, "{path}");
     }
     let without = Setup::new().serve().await;
     assert_eq!(get(&without.at(at)).await.status, 404);
@@ -163,49 +162,33 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
     let issuer = Issuer::start(json!({})).await;
     let gateway = gateway(&issuer, "").await;
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let invalid = "error=\"invalid_token\"";
+    let (ended, early) = (
+        json!({ "exp": now - 300 }),
+        json!({ "exp": now + 900, "nbf": now + 300 }),
+    );
+    let (other, nowhere) = (
+        json!({ "aud": "https://other.example" }),
+        json!({ "aud": null }),
+    );
+    let (unknown, scope) = (
+        json!({ "iss": "https://other.example" }),
+        json!({ "scope": "other" }),
+    );
+    let lacking = "error=\"insufficient_scope\"";
     for (changes, status, said, challenged) in [
+        (ended, 401, "it expired 300 s ago", invalid),
+        (early, 401, "ahead of the clock", invalid),
         (
-            json!({ "exp": now - 300 }),
-            401,
-            "it expired 300 s ago",
-            "error=\"invalid_token\"",
-        ),
-        (
-            json!({ "exp": now + 900, "nbf": now + 300 }),
-            401,
-            "ahead of the clock",
-            "error=\"invalid_token\"",
-        ),
-        (
-            json!({ "aud": "https://other.example" }),
+            other,
             401,
             "which is not this gateway",
             "resource_metadata=",
         ),
-        (
-            json!({ "aud": null }),
-            401,
-            "has no audience",
-            "resource_metadata=",
-        ),
-        (
-            json!({ "iss": "https://other.example" }),
-            401,
-            "unknown, revoked or expired",
-            "error=\"invalid_token\"",
-        ),
-        (
-            json!({ "scope": "other" }),
-            403,
-            "needs the scopes `mcp:call`",
-            "error=\"insufficient_scope\"",
-        ),
-        (
-            json!({ "scope": "other" }),
-            403,
-            "all of them",
-            "scope=\"mcp:call\"",
-        ),
+        (nowhere, 401, "has no audience", "resource_metadata="),
+        (unknown, 401, "unknown, revoked or expired", invalid),
+        (scope.clone(), 403, "needs the scopes `mcp:call`", lacking),
+        (scope, 403, "all of them", "scope=\"mcp:call\""),
     ] {
         let token = token(&issuer, &gateway, &["ml"], changes.clone()).await;
         for path in ["/mcp/ml", "/api/v1/mcp/servers/one/call"] {
@@ -237,20 +220,11 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
     let good = token(&issuer, &gateway, &["ml"], json!({})).await;
     let query = gateway.at(&format!("/mcp/ml?access_token={good}"));
     assert_eq!(query.post(INITIALIZE).await.status, 401);
-    assert_eq!(
-        with(&gateway, "/mcp/ml", &good)
-            .post(INITIALIZE)
-            .await
-            .status,
-        200
-    );
+    assert_eq!(status(&gateway, "/mcp/ml", &good).await, 200);
     assert!(!gateway.process.stderr().contains(&good));
     // Keys still work.
     let key = gateway.token();
-    assert_eq!(
-        with(&gateway, "/mcp", &key).post(INITIALIZE).await.status,
-        200
-    );
+    assert_eq!(status(&gateway, "/mcp", &key).await, 200);
 }
 
 #[tokio::test]
@@ -297,11 +271,8 @@ async fn s09_claims_decide_role_and_projects() {
         let mut peer = Peer::http(client, LEGACY, peer::all_capabilities()).await;
         let names = tools(&mut peer).await;
         assert!(names.contains(&"tool_0".to_owned()), "{names:?}");
-        let id = peer
-            .begin("tools/call", json!({ "name": "tool_0", "arguments": {} }))
-            .await;
-        let answer = peer.finish(id).await;
-        outcomes.push(answer["error"].is_null());
+        let called = peer.tool("tool_0", json!({})).await;
+        outcomes.push(called.response["error"].is_null());
     }
     assert_eq!(outcomes, [false, true], "the wrong role may call");
 }
@@ -332,21 +303,9 @@ async fn s09_a_session_ends_with_the_last_token_of_its_person() {
     }
     let (renewed, mut kept) = sessions.pop().unwrap();
     let (_, mut ended) = sessions.pop().unwrap();
-    assert_eq!(
-        with(&gateway, "/mcp", &second)
-            .post(INITIALIZE)
-            .await
-            .status,
-        200
-    );
+    assert_eq!(status(&gateway, "/mcp", &second).await, 200);
     ended.closed(DEADLINE).await;
-    assert_eq!(
-        with(&gateway, "/mcp", &ending)
-            .post(INITIALIZE)
-            .await
-            .status,
-        401
-    );
+    assert_eq!(status(&gateway, "/mcp", &ending).await, 401);
     // Bob's session continues with his next token.
     let ping = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
     let session = [("mcp-session-id", renewed.as_str())];
@@ -367,13 +326,7 @@ async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     let gateway = gateway(&issuer, "").await;
     let fetched = async || issuer.count("jwks").await == 1;
     wait_for("the keys at the start", DEADLINE, fetched).await;
-    let status = async |token: &str| {
-        with(&gateway, "/mcp/ml", token)
-            .post(INITIALIZE)
-            .await
-            .status
-            .as_u16()
-    };
+    let status = async |token: &str| status(&gateway, "/mcp/ml", token).await;
     let fresh = async |who: &str| token(&issuer, &gateway, &["ml"], json!({ "sub": who })).await;
     assert_eq!(status(&fresh("ann").await).await, 200);
     let asked = issuer.count("jwks").await;
@@ -428,9 +381,6 @@ async fn s10_an_issuer_that_lies_from_the_start_is_not_believed() {
     assert!(logged.contains("issuer `corp`"), "{logged}");
     // API keys and other users are not affected.
     let key = gateway.token();
-    assert_eq!(
-        with(&gateway, "/mcp", &key).post(INITIALIZE).await.status,
-        200
-    );
+    assert_eq!(status(&gateway, "/mcp", &key).await, 200);
     assert_eq!(get(&gateway.at("/healthz")).await.status, 200);
 }

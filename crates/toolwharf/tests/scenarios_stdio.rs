@@ -8,7 +8,9 @@ use std::{fs, time::Duration};
 use common::{
     Gateway, LEGACY, Setup,
     cli::{self, Said},
-    names, scripted, tools, with,
+    names, rpc, says, scripted,
+    shell::{self, fails, json_of, ok},
+    tools, with,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,44 +20,30 @@ use tokio::process::Command;
 
 const ERAS: [&str; 3] = ["2024-11-05", LEGACY, peer::MODERN];
 
-/// A command on the gateway's data directory, without its configuration.
-fn verb(gateway: &Gateway, verb: &[&str]) -> Command {
-    let mut command = cli::toolwharf();
-    command
-        .args(verb)
-        .arg("--data-dir")
-        .arg(gateway.folder().join("data"))
-        .env("HOME", gateway.folder())
-        .env_remove("RUST_LOG")
-        .current_dir(gateway.folder());
+/// A line on the gateway's data directory, without its configuration.
+fn line(gateway: &Gateway, line: &str) -> Command {
+    let mut command = shell::at(gateway, line);
+    command.env_remove("RUST_LOG");
     command
 }
 
 /// `toolwharf stdio` with the gateway's configuration.
-fn beside(gateway: &Gateway, options: &[&str]) -> StdioClient {
-    let mut command = cli::toolwharf();
-    command
-        .arg("--config")
-        .arg(gateway.servers_file())
-        .arg("--config")
-        .arg(gateway.settings_file())
-        .args(["stdio", "--data-dir", "data"])
-        .args(options)
-        .env("HOME", gateway.folder())
-        .env_remove("RUST_LOG")
-        .current_dir(gateway.folder());
-    StdioClient::spawn(command)
+fn beside(gateway: &Gateway, options: &str) -> StdioClient {
+    let files = "--config mcp.json --config toolwharf.toml";
+    StdioClient::spawn(line(gateway, &format!("stdio {files} {options}")))
 }
 
-async fn peer_beside(gateway: &Gateway, version: &str, options: &[&str]) -> Peer {
-    let client = beside(gateway, options);
+async fn peer_beside(gateway: &Gateway, version: &str, options: &str) -> Peer {
+    peer_of(beside(gateway, options), version).await
+}
+
+async fn peer_of(client: StdioClient, version: &str) -> Peer {
     Peer::stdio(client, version, peer::all_capabilities()).await
 }
 
 /// Returns the recorded calls of a tool, newest first.
 async fn calls(gateway: &Gateway, tool: &str) -> Vec<Value> {
-    let said = run(verb(gateway, &["calls", "ls", "-o", "json"])).await;
-    let all = said.code(0).json();
+    let all = json_of(gateway, "calls ls").await;
     let all = all.as_array().cloned().unwrap_or_default();
     let is_it = |call: &Value| call["tool"] == tool;
     all.into_iter().filter(is_it).collect()
@@ -65,22 +53,14 @@ async fn run(command: Command) -> Said {
     cli::said(command, "").await
 }
 
-async fn in_flight(gateway: &Gateway, server: &str, count: u64) {
-    wait_for(&format!("{count} calls in flight"), DEADLINE, async || {
-        gateway.metric("calls_in_flight", Some(server)).await == Some(count)
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn u07_a_second_serve_is_refused() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let pid = gateway.process.pid().to_string();
     let data = gateway.folder().join("data").display().to_string();
     // The database option makes no difference: the directory is shared.
     for database in [None, Some("postgres://nobody@127.0.0.1:1/none")] {
-        let mut second = verb(&gateway, &["serve", "--listen", "127.0.0.1:0"]);
+        let mut second = line(&gateway, "serve --listen 127.0.0.1:0");
         if let Some(database) = database {
             second.args(["--database-url", database]);
         }
@@ -91,21 +71,13 @@ async fn u07_a_second_serve_is_refused() {
         assert!(!said.err.contains("toolwharf is at"), "{said:?}");
     }
     // The first gateway is still found.
-    let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
-    assert_eq!(
-        listed.json()["servers"][0]["status"],
-        "running",
-        "{listed:?}"
-    );
+    let listed = json_of(&gateway, "ls").await;
+    assert_eq!(listed["servers"][0]["status"], "running", "{listed}");
     // A killed gateway holds no lock.
     let gateway = gateway.restarted_after(Signal::KILL).await;
     gateway.up("one").await;
-    let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
-    assert_eq!(
-        listed.json()["servers"][0]["status"],
-        "running",
-        "{listed:?}"
-    );
+    let listed = json_of(&gateway, "ls").await;
+    assert_eq!(listed["servers"][0]["status"], "running", "{listed}");
 }
 
 /// Commands check the lock continuously, and prevent no gateway from starting.
@@ -113,9 +85,7 @@ async fn u07_a_second_serve_is_refused() {
 async fn u07_whoever_looks_is_in_nobodys_way() {
     let mut gateway = Setup::new().serve().await;
     for _ in 0..3 {
-        let looks: Vec<_> = (0..4)
-            .map(|_| run(verb(&gateway, &["ls", "-o", "json"])))
-            .collect();
+        let looks: Vec<_> = (0..4).map(|_| run(line(&gateway, "ls -o json"))).collect();
         let (said, again) = tokio::join!(
             async {
                 let mut all = Vec::new();
@@ -135,11 +105,10 @@ async fn u07_whoever_looks_is_in_nobodys_way() {
 
 #[tokio::test]
 async fn u07_stdio_is_a_client_of_the_running_serve() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let pid = gateway.legacy().await.tool("pid", json!({})).await;
     for (made, version) in ERAS.into_iter().enumerate() {
-        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let mut peer = peer_beside(&gateway, version, "").await;
         // The same instance, not a second one.
         let own = peer.tool("pid", json!({})).await;
         assert_eq!(own.text(), pid.text(), "{version}");
@@ -168,11 +137,11 @@ async fn u07_stdio_is_a_client_of_the_running_serve() {
 #[tokio::test]
 async fn u07_a_hosted_server_is_called_through_stdio() {
     let gateway = Setup::new().serve().await;
-    let mut add = verb(&gateway, &["add", "--sandbox", "housed"]);
-    add.arg("--").arg(testkit::Bin::path("testkit-scripted"));
-    run(add).await.code(0).says("connected: ");
+    let program = testkit::Bin::path("testkit-scripted");
+    let add = format!("add --sandbox housed -- {}", program.display());
+    ok(&gateway, &add, "connected: ").await;
     for version in [LEGACY, peer::MODERN] {
-        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let mut peer = peer_beside(&gateway, version, "").await;
         let echoed = peer.tool("echo", json!({ "from": version })).await;
         assert_eq!(echoed.result()["structuredContent"]["from"], version);
     }
@@ -180,18 +149,16 @@ async fn u07_a_hosted_server_is_called_through_stdio() {
     assert_eq!(recorded.len(), 2, "{recorded:?}");
     assert!(recorded.iter().all(|call| call["server"] == "housed"));
     // With `--standalone`, no sandboxed server runs.
-    let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
+    let mut alone = peer_beside(&gateway, LEGACY, "--standalone").await;
     let refused = alone.tool("echo", json!({})).await;
-    let refused = refused.response["error"].to_string();
-    assert!(refused.contains("only `toolwharf serve`"), "{refused}");
+    says(&refused.response, &["only `toolwharf serve`"]);
 }
 
 #[tokio::test]
 async fn u07_what_servers_say_and_ask_passes_both_ways() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     for version in ERAS {
-        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let mut peer = peer_beside(&gateway, version, "").await;
         let question = json!({
             "message": "Name?",
             "requestedSchema": { "type": "object", "properties": {} },
@@ -255,10 +222,9 @@ async fn u07_what_servers_say_and_ask_passes_both_ways() {
 
 #[tokio::test]
 async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     for (cancelled, version) in ERAS.into_iter().enumerate() {
-        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let mut peer = peer_beside(&gateway, version, "").await;
         let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
         let id = peer.begin("tools/call", slow).await;
         wait_for("the call at the server", DEADLINE, async || {
@@ -266,7 +232,7 @@ async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
         })
         .await;
         peer.cancel(id).await;
-        in_flight(&gateway, "one", 0).await;
+        gateway.in_flight("one", 0, DEADLINE).await;
         let count = (cancelled + 1).to_string();
         wait_for("the server to be notified", DEADLINE, async || {
             peer.tool("cancelled_count", json!({})).await.text() == count
@@ -281,43 +247,28 @@ async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
 
 #[tokio::test]
 async fn u07_the_end_of_the_pipe_ends_the_session_and_its_calls() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
-    let mut client = beside(&gateway, &[]);
-    let initialize = json!({
-        "jsonrpc": "2.0", "id": "a", "method": "initialize",
-        "params": {
-            "protocolVersion": LEGACY, "capabilities": {},
-            "clientInfo": { "name": "t", "version": "1" },
-        },
-    });
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let mut client = beside(&gateway, "");
     // Allowed before the handshake.
-    let ping = client
-        .ask(json!({ "jsonrpc": "2.0", "id": 0, "method": "ping" }))
-        .await;
+    let ping = client.ask(rpc::message(0, "ping", json!({}))).await;
     assert_eq!(ping["result"], json!({}), "{ping}");
-    let early = client
-        .ask(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))
-        .await;
+    let early = client.ask(rpc::message(1, "tools/list", json!({}))).await;
     assert!(early["error"]["message"].is_string(), "{early}");
     client.send("{").await;
     let refused = client.receive_json().await;
     assert_eq!(refused["error"]["code"], -32700, "{refused}");
-    let answer = client.ask(initialize).await;
+    let answer = client.ask(rpc::hello(LEGACY)).await;
     assert_eq!(answer["result"]["protocolVersion"], LEGACY, "{answer}");
     client
         .send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
         .await;
     assert_eq!(gateway.metric("sessions", None).await, Some(1));
-    let call = json!({
-        "jsonrpc": "2.0", "id": 2, "method": "tools/call",
-        "params": { "name": "slow", "arguments": { "ms": 60_000 } },
-    });
-    client.send_json(&call).await;
-    in_flight(&gateway, "one", 1).await;
+    let call = rpc::call(2, "slow", json!({ "ms": 60_000 }));
+    client.send(call).await;
+    gateway.in_flight("one", 1, DEADLINE).await;
     let status = client.finish(DEADLINE).await;
     assert!(status.success(), "{status}");
-    in_flight(&gateway, "one", 0).await;
+    gateway.in_flight("one", 0, DEADLINE).await;
     assert_eq!(gateway.metric("sessions", None).await, Some(0));
 }
 
@@ -330,20 +281,18 @@ async fn u07_a_killed_serve_is_waited_for() {
 async fn killed(version: &str) {
     let gateway = Setup::new()
         .scripted("one", &["--resources", "1"])
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
-    let mut peer = peer_beside(&gateway, version, &[]).await;
+    let mut peer = peer_beside(&gateway, version, "").await;
     let uris = names(&mut peer, "resources/list", "resources", "uri").await;
     if version == LEGACY {
         peer.subscribe(&[&uris[0]]).await;
     }
     let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
     let id = peer.begin("tools/call", slow).await;
-    in_flight(&gateway, "one", 1).await;
+    gateway.in_flight("one", 1, DEADLINE).await;
     let (gateway, answer) = tokio::join!(gateway.restarted_after(Signal::KILL), peer.finish(id));
-    let why = answer["error"]["message"].as_str().unwrap_or_default();
-    assert!(why.contains("unknown"), "{version}: {answer}");
+    says(&answer, &["unknown"]);
     gateway.up("one").await;
     let echoed = peer.tool("echo", json!({ "again": true })).await;
     assert_eq!(
@@ -375,10 +324,7 @@ async fn killed(version: &str) {
     gateway.process.signal(Signal::TERM);
     gateway.process.wait(DEADLINE).await;
     let refused = peer.tool("echo", json!({})).await;
-    let why = refused.response["error"]["message"]
-        .as_str()
-        .unwrap_or_default();
-    assert!(why.contains("toolwharf serve"), "{version}: {refused:?}");
+    says(&refused.response, &["toolwharf serve"]);
 }
 
 #[tokio::test]
@@ -397,39 +343,32 @@ async fn u07_a_project_and_a_server_choose_the_view() {
     let gateway = Setup::new()
         .server("dice", games)
         .server("mail", work)
-        .serve()
+        .connected()
         .await;
-    gateway.up("dice").await;
-    gateway.up("mail").await;
     for version in [LEGACY, peer::MODERN] {
-        let mut peer = peer_beside(&gateway, version, &["--project", "games"]).await;
+        let mut peer = peer_beside(&gateway, version, "--project games").await;
         assert_eq!(tools(&mut peer).await, ["roll"], "{version}");
         let other = peer.tool("send", json!({})).await;
         assert!(other.response["error"].is_object(), "{other:?}");
-        let options = ["--project", "office", "--server", "mail"];
-        let mut peer = peer_beside(&gateway, version, &options).await;
+        let options = "--project office --server mail";
+        let mut peer = peer_beside(&gateway, version, options).await;
         assert_eq!(tools(&mut peer).await, ["send", "read"], "{version}");
-        let mut peer = peer_beside(&gateway, version, &["--server", "dice"]).await;
+        let mut peer = peer_beside(&gateway, version, "--server dice").await;
         assert_eq!(tools(&mut peer).await, ["roll"], "{version}");
     }
-    let said = run(verb(&gateway, &["stdio", "--project", "surely-not"])).await;
-    said.code(1).says("surely-not");
+    fails(&gateway, "stdio --project surely-not", 1, "surely-not").await;
 }
 
 #[tokio::test]
 async fn u07_another_configuration_is_refused_and_may_stand_alone() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let pid = gateway.legacy().await.tool("pid", json!({})).await;
     let other = gateway.folder().join("other.json");
     let text = json!({ "mcpServers": { "two": scripted("two", &[]) } });
     fs::write(&other, text.to_string()).expect("a file");
-    let with_other = |options: &[&str]| {
-        let mut command = verb(&gateway, &["stdio"]);
-        command.args(options).arg("--config").arg(&other);
-        command
-    };
-    let said = run(with_other(&[])).await.code(1);
+    let with_other =
+        |options: &str| line(&gateway, &format!("stdio --config other.json {options}"));
+    let said = run(with_other("")).await.code(1);
     for part in ["--standalone", "other.json", "mcp.json", &gateway.url] {
         assert!(said.err.contains(part), "{part}: {said:?}");
     }
@@ -437,24 +376,24 @@ async fn u07_another_configuration_is_refused_and_may_stand_alone() {
     let mut busy = gateway.legacy().await;
     let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
     let slow = busy.begin("tools/call", slow).await;
-    in_flight(&gateway, "one", 1).await;
-    for options in [&["--standalone"][..], &["--standalone", "--server", "two"]] {
+    gateway.in_flight("one", 1, DEADLINE).await;
+    for options in ["--standalone", "--standalone --server two"] {
         let client = StdioClient::spawn(with_other(options));
-        let mut alone = Peer::stdio(client, LEGACY, peer::all_capabilities()).await;
+        let mut alone = peer_of(client, LEGACY).await;
         let own = alone.tool("pid", json!({})).await;
         assert_ne!(own.text(), pid.text());
     }
     // The same servers are started again, as requested.
-    let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
+    let mut alone = peer_beside(&gateway, LEGACY, "--standalone").await;
     assert_ne!(alone.tool("pid", json!({})).await.text(), pid.text());
     drop(alone);
     assert_eq!(calls(&gateway, "slow").await[0]["status"], "open");
     busy.cancel(slow).await;
     // It did not take the gateway's place either. Without explicit settings, the gateway's are used.
-    let mut command = verb(&gateway, &["stdio", "--config", "mcp.json"]);
+    let mut command = line(&gateway, "stdio --config mcp.json");
     command.env("TOOLWHARF_CONFIG", "other.json");
     let client = StdioClient::spawn(command);
-    let mut peer = Peer::stdio(client, LEGACY, peer::all_capabilities()).await;
+    let mut peer = peer_of(client, LEGACY).await;
     assert_eq!(peer.tool("pid", json!({})).await.text(), pid.text());
 }
 
@@ -470,23 +409,21 @@ async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
         .serve()
         .await;
     gateway.up("confined").await;
-    let options = ["--standalone", "--server", "confined"];
-    let mut alone = peer_beside(&gateway, LEGACY, &options).await;
+    let options = "--standalone --server confined";
+    let mut alone = peer_beside(&gateway, LEGACY, options).await;
     let answer = alone.tool("pid", json!({})).await.response;
-    let why = answer["error"]["message"].as_str().expect("a refusal");
-    assert!(why.contains("only `toolwharf serve` runs those"), "{why}");
+    says(&answer, &["only `toolwharf serve` runs those"]);
     // The server that the gateway runs still works.
-    let mut peer = peer_beside(&gateway, LEGACY, &["--server", "confined"]).await;
+    let mut peer = peer_beside(&gateway, LEGACY, "--server confined").await;
     peer.tool("pid", json!({})).await.result();
 }
 
 /// An invalid servers file does not prevent clients from connecting to the running gateway.
 #[tokio::test]
 async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     gateway.replace(&gateway.servers_file(), "{ no json");
-    let mut peer = peer_beside(&gateway, LEGACY, &[]).await;
+    let mut peer = peer_beside(&gateway, LEGACY, "").await;
     assert!(peer.tool("pid", json!({})).await.response["result"].is_object());
 }
 
@@ -511,7 +448,7 @@ async fn u07_several_stdio_without_a_serve() {
     let mut peers = Vec::new();
     for _ in 0..2 {
         let client = StdioClient::spawn(command(&["stdio"]));
-        let mut peer = Peer::stdio(client, LEGACY, peer::all_capabilities()).await;
+        let mut peer = peer_of(client, LEGACY).await;
         pids.push(peer.tool("pid", json!({})).await.text().to_owned());
         peers.push(peer);
     }
@@ -523,7 +460,7 @@ async fn u07_several_stdio_without_a_serve() {
         assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
     }
     let client = StdioClient::spawn(command(&["stdio"]));
-    let mut client = Peer::stdio(client, peer::MODERN, peer::all_capabilities()).await;
+    let mut client = peer_of(client, peer::MODERN).await;
     let own = client.tool("pid", json!({})).await;
     assert!(!pids.iter().any(|pid| pid == own.text()), "{own:?}");
     serve.signal(Signal::TERM);
@@ -547,14 +484,13 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
     let answers = answers.display().to_string();
     let gateway = setup
         .scripted("one", &["--era", "modern", "--answers", &answers])
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
     // Without these headers, the gateway refuses the call.
     let arguments = json!({ "region": "süd" });
     let refused = gateway.modern().await.tool("echo", arguments.clone()).await;
     assert_eq!(refused.response["error"]["code"], -32020, "{refused:?}");
-    let mut peer = peer_beside(&gateway, peer::MODERN, &[]).await;
+    let mut peer = peer_beside(&gateway, peer::MODERN, "").await;
     for _ in 0..2 {
         let echoed = peer.tool("echo", arguments.clone()).await;
         assert_eq!(echoed.result()["structuredContent"], arguments);
@@ -567,19 +503,10 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
 async fn u07_a_client_that_does_not_read_is_given_up() {
     // One response at a time.
     let one = with(scripted("one", &[]), json!({ "maxConcurrency": 1 }));
-    let gateway = Setup::new().server("one", one).serve().await;
-    gateway.up("one").await;
-    let mut client = beside(&gateway, &[]);
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": peer::MODERN,
-        "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
+    let gateway = Setup::new().server("one", one).connected().await;
+    let mut client = beside(&gateway, "");
     let calls = (0..100).map(|id| {
-        let call = json!({
-            "jsonrpc": "2.0", "id": id, "method": "tools/call",
-            "params": { "name": "big", "arguments": { "bytes": 1_000_000 }, "_meta": meta },
-        });
+        let call = rpc::modern_call(id, "big", json!({ "bytes": 1_000_000 }));
         format!("{call}\n")
     });
     // The calls fit into the pipe buffer, so that no write blocks.

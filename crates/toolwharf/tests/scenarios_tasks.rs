@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use common::{
     Gateway, LEGACY, Setup,
+    chat::ask,
     real::{EVERYTHING, npm},
-    with,
+    rpc, with,
 };
 use serde_json::{Value, json};
 use testkit::{
@@ -27,14 +28,11 @@ async fn gateway() -> Gateway {
         "command": Bin::path("testkit-conformance"),
         "args": ["--stdio", "--era", "modern"],
     });
-    let gateway = Setup::new()
+    Setup::new()
         .server("old", in_p(npm(EVERYTHING, &[])))
         .server("new", in_p(modern))
-        .serve()
-        .await;
-    gateway.up("old").await;
-    gateway.up("new").await;
-    gateway
+        .connected()
+        .await
 }
 
 /// An entry that is visible to project `p`.
@@ -78,16 +76,7 @@ async fn listed(peer: &mut Peer) -> Vec<Value> {
 
 /// Sends a REST request as the administrator and returns the result.
 async fn rest(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
-    let authorization = format!("Bearer {}", gateway.token());
-    let headers = [
-        ("authorization", &*authorization),
-        ("content-type", "application/json"),
-    ];
-    let client = gateway.at(&format!("/api/v1{path}"));
-    let reply = client
-        .send(method.parse().unwrap(), &headers, body.to_string())
-        .await;
-    let reply = reply.collect(DEADLINE).await;
+    let reply = ask(gateway, method, path, &body).await;
     assert!(reply.status.is_success(), "{path}: {}", reply.text());
     serde_json::from_slice(&reply.body).unwrap()
 }
@@ -207,11 +196,7 @@ async fn g15_a_legacy_client_drives_a_modern_servers_task() {
     let gateway = gateway().await;
     for path in ["/mcp", "/mcp/-/new"] {
         let mut peer = legacy(gateway.at(path)).await;
-        let params = json!({
-            "protocolVersion": LEGACY,
-            "capabilities": all_capabilities(),
-            "clientInfo": { "name": "test", "version": "0" },
-        });
+        let params = rpc::hello(LEGACY)["params"].clone();
         let mut second = legacy(gateway.at(path)).await;
         let said = second.request("initialize", params).await;
         let offered = &said.result()["capabilities"]["tasks"];

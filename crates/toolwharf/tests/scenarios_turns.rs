@@ -8,30 +8,17 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Gateway, Setup,
-    chat::{agent, ask, begin, chat, of, say, text, told},
-    cli, scripted, with,
+    Setup,
+    chat::{agent, ask, chat, of, offered, put, rest, say, text, told, until, with_agent},
+    scripted,
+    shell::{json_of, on},
+    with,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{
-    DEADLINE, Streaming,
-    llm::{Llm, asks, expecting, says, turns},
-};
+use testkit::llm::{Llm, asks, expecting, says, turns};
 
 const NOTE_PREFIX: &str = "[System note]";
-
-async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
-    let settings = format!("{before}{}", agent(llm, more));
-    let setup = setup.settings(&settings);
-    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
-}
-
-async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
-    let reply = ask(gateway, "PUT", path, &body).await;
-    assert!(reply.status.is_success(), "{path}: {}", reply.text());
-    serde_json::from_slice(&reply.body).unwrap()
-}
 
 /// Returns the servers that a turn reports as missing, each with its reason.
 fn missing(events: &[Value]) -> Vec<(String, String)> {
@@ -46,17 +33,6 @@ fn missing(events: &[Value]) -> Vec<(String, String)> {
             (text("server"), text("reason"))
         })
         .collect()
-}
-
-/// Returns the names of the tools that a request offered to the model.
-fn offered(request: &Value) -> Vec<&str> {
-    let tools = request["body"]["tools"].as_array().unwrap();
-    let mut names: Vec<&str> = tools
-        .iter()
-        .map(|tool| tool["name"].as_str().unwrap())
-        .collect();
-    names.sort_unstable();
-    names
 }
 
 /// Returns how many times a request tells the model about missing servers.
@@ -90,12 +66,8 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
         ("broken", scripted("broken", BROKEN)),
         ("good", scripted("good", GOOD)),
     ] {
-        put(
-            &gateway,
-            &format!("/mcp/servers/{name}?project=shop"),
-            entry,
-        )
-        .await;
+        let path = format!("/mcp/servers/{name}?project=shop");
+        put(&gateway, &path, entry).await;
     }
     let first = json!({ "message": "Hi" });
     let events = chat(&gateway, "/chat?project=shop", &first).await;
@@ -252,7 +224,7 @@ async fn a_first_message_that_the_provider_refuses_leaves_no_empty_conversation(
     );
     let kept = told(&gateway, "/conversations").await;
     assert_eq!(kept["conversations"], json!([]));
-    let said = on(&gateway, &["chat", "Hi"]).await.code(1);
+    let said = on(&gateway, "chat Hi").await.code(1);
     assert!(said.err.contains("prompt is too long"), "{said:?}");
     assert!(!said.err.contains("to continue"), "{said:?}");
 
@@ -280,12 +252,8 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
             let options = [GOOD, &["--description", &described]].concat();
             let mut entry = scripted(name, &options);
             entry["description"] = about.into();
-            put(
-                &gateway,
-                &format!("/mcp/servers/{name}?project={project}"),
-                entry,
-            )
-            .await;
+            let path = format!("/mcp/servers/{name}?project={project}");
+            put(&gateway, &path, entry).await;
         }
         let message = json!({ "message": "Go" });
         let events = chat(&gateway, &format!("/chat?project={project}"), &message).await;
@@ -316,33 +284,6 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
         .iter()
         .find(|line| line.contains("both offer") && line.contains("as a prefix"));
     assert!(clients.is_some(), "{about:#?}");
-}
-
-/// Starts a chat and reads up to an event of this type. Returns the events so far.
-async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
-    let message = json!({ "message": message });
-    let mut streaming = begin(gateway, "POST", "/chat", &message).await;
-    let mut events = Vec::new();
-    while events
-        .last()
-        .is_none_or(|event: &Value| event["type"] != kind)
-    {
-        events.push(next(&mut streaming).await.expect("an event"));
-    }
-    (streaming, events)
-}
-
-async fn next(streaming: &mut Streaming) -> Option<Value> {
-    let event = streaming.next_event(DEADLINE).await?;
-    Some(serde_json::from_str(&event.data).unwrap())
-}
-
-async fn rest(streaming: &mut Streaming) -> Vec<Value> {
-    let mut events = Vec::new();
-    while let Some(event) = next(streaming).await {
-        events.push(event);
-    }
-    events
 }
 
 /// SIGTERM during a turn: a turn that ends in time completes normally, with all its calls and model requests.
@@ -408,20 +349,6 @@ async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Again.");
 }
 
-/// Runs a command on this gateway.
-async fn on(gateway: &Gateway, arguments: &[&str]) -> cli::Said {
-    let data = gateway.folder().join("data");
-    let mut command = cli::toolwharf();
-    command
-        .args(arguments)
-        .args(["--url", &gateway.url, "--data-dir"])
-        .arg(&data)
-        .arg("--token-file")
-        .arg(data.join("admin-token"))
-        .env("HOME", gateway.folder());
-    cli::said(command, "").await
-}
-
 /// SIGKILL while the model responds: the user's message is kept, the run is marked as interrupted, and it can be read
 /// with its calls.
 #[tokio::test]
@@ -471,42 +398,29 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
     assert_eq!(calls["calls"].as_array().unwrap().len(), 2, "{calls}");
     let none = told(&gateway, "/runs?status=done").await;
     assert_eq!(none["runs"], json!([]));
-    assert_eq!(
-        ask(&gateway, "GET", "/runs?status=dead", &Value::Null)
-            .await
-            .status,
-        400
-    );
-    assert_eq!(
-        ask(&gateway, "GET", "/runs/nothing", &Value::Null)
-            .await
-            .status,
-        404
-    );
     // A project does not see runs of others.
     put(&gateway, "/projects/shop", json!({})).await;
-    let foreign = format!("/runs/{id}?project=shop");
-    assert_eq!(
-        ask(&gateway, "GET", &foreign, &Value::Null).await.status,
-        404
-    );
+    for (path, status) in [
+        ("/runs?status=dead", 400),
+        ("/runs/nothing", 404),
+        (&*format!("/runs/{id}?project=shop"), 404),
+    ] {
+        let refused = ask(&gateway, "GET", path, &Value::Null).await;
+        assert_eq!(refused.status, status, "{path}");
+    }
     assert_eq!(
         told(&gateway, "/runs?project=shop").await["runs"],
         json!([])
     );
 
-    let listed = on(&gateway, &["runs", "ls"]).await.code(0);
+    let listed = on(&gateway, "runs ls").await.code(0);
     assert!(
         listed.out.contains(id) && listed.out.contains("interrupted"),
         "{listed:?}"
     );
-    let listed = on(
-        &gateway,
-        &["-o", "json", "runs", "ls", "--conversation", conversation],
-    )
-    .await;
-    assert_eq!(listed.code(0).json()[0]["id"], id);
-    let shown = on(&gateway, &["runs", "get", id]).await.code(0);
+    let listed = format!("runs ls --conversation {conversation}");
+    assert_eq!(json_of(&gateway, &listed).await[0]["id"], id);
+    let shown = on(&gateway, &format!("runs get {id}")).await.code(0);
     for part in [
         "interrupted",
         conversation,

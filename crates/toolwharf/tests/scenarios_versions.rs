@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use testkit::{
     DEADLINE, Peer,
     peer::{MODERN, all_capabilities, answer},
-    wait_for,
 };
 
 const CLIENTS: [&str; 4] = ["2025-03-26", "2025-06-18", LEGACY, MODERN];
@@ -138,10 +137,7 @@ async fn revision(revision: &str) {
         let slow = json!({ "name": "slow", "arguments": { "ms": 600_000 } });
         let running = peer.begin("tools/call", slow).await;
         // Only a call that has begun can be cancelled.
-        wait_for("the call", DEADLINE, async || {
-            gateway.metric("calls_in_flight", Some("mid")).await == Some(1)
-        })
-        .await;
+        gateway.in_flight("mid", 1, DEADLINE).await;
         peer.cancel(running).await;
         let echoed = peer.tool("echo", json!({ "after": version })).await;
         assert!(echoed.text().contains(version), "{echoed:?}");

@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod common;
 mod kept;
 
 use std::{

@@ -1,10 +1,12 @@
 //! Talks to a gateway's agent over `POST /api/v1/chat` and reads the events.
 
+use std::path::Path;
+
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Reply, Streaming, llm::Llm};
+use testkit::{Bin, DEADLINE, Reply, Streaming, llm::Llm};
 
-use super::Gateway;
+use super::{Gateway, Setup};
 
 /// Settings of an agent with this model, and short stop timeouts.
 pub(crate) fn agent(llm: &Llm, more: &str) -> String {
@@ -12,6 +14,26 @@ pub(crate) fn agent(llm: &Llm, more: &str) -> String {
         "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\n{more}",
         llm.url()
     )
+}
+
+/// Starts a gateway with an agent on this model. `before` and `more` are settings before and in `[agent]`.
+pub(crate) async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
+    let settings = format!("{before}{}", agent(llm, more));
+    let setup = setup.settings(&settings);
+    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
+}
+
+/// The entry of the recipe server with this database.
+pub(crate) fn recipes(file: &Path) -> Value {
+    json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] })
+}
+
+/// Returns the names of the tools that a request offered to the model, sorted.
+pub(crate) fn offered(request: &Value) -> Vec<&str> {
+    let tools = request["body"]["tools"].as_array().expect("tools").iter();
+    let mut names: Vec<_> = tools.filter_map(|tool| tool["name"].as_str()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Sends a REST request as the administrator. The response body has not been read yet.
@@ -31,6 +53,13 @@ pub(crate) async fn begin(gateway: &Gateway, method: &str, path: &str, body: &Va
 pub(crate) async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Reply {
     let begun = begin(gateway, method, path, body).await;
     begun.collect(DEADLINE).await
+}
+
+/// Puts something that must be accepted, and returns the result.
+pub(crate) async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
+    let reply = ask(gateway, "PUT", path, &body).await;
+    assert!(reply.status.is_success(), "{path}: {}", reply.text());
+    serde_json::from_slice(&reply.body).unwrap_or_default()
 }
 
 pub(crate) async fn told(gateway: &Gateway, path: &str) -> Value {
@@ -64,4 +93,32 @@ pub(crate) fn of<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
 pub(crate) fn text(events: &[Value]) -> String {
     let deltas = of(events, "text_delta").into_iter();
     deltas.filter_map(|event| event["text"].as_str()).collect()
+}
+
+/// Starts a chat and reads up to an event of this type. Returns the events so far.
+pub(crate) async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
+    let message = json!({ "message": message });
+    let mut streaming = begin(gateway, "POST", "/chat", &message).await;
+    let mut events = Vec::new();
+    while events
+        .last()
+        .is_none_or(|event: &Value| event["type"] != kind)
+    {
+        events.push(next(&mut streaming).await.expect("an event"));
+    }
+    (streaming, events)
+}
+
+async fn next(streaming: &mut Streaming) -> Option<Value> {
+    let event = streaming.next_event(DEADLINE).await?;
+    Some(serde_json::from_str(&event.data).expect("JSON"))
+}
+
+/// Reads the remaining events of a chat.
+pub(crate) async fn rest(streaming: &mut Streaming) -> Vec<Value> {
+    let mut events = Vec::new();
+    while let Some(event) = next(streaming).await {
+        events.push(event);
+    }
+    events
 }

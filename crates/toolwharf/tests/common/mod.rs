@@ -11,6 +11,7 @@ pub(crate) mod chat;
 pub(crate) mod cli;
 pub(crate) mod real;
 pub(crate) mod replicas;
+pub(crate) mod rpc;
 pub(crate) mod session;
 pub(crate) mod shell;
 
@@ -45,13 +46,9 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new() -> Self {
         Self {
-            dir: tempfile::Builder::new()
-                .prefix("toolwharf-test-")
-                .tempdir()
-                .unwrap(),
+            dir: folder(),
             servers: Map::new(),
-            // Short timeouts, so that tests that stop servers are fast.
-            settings: "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n".to_owned(),
+            settings: SETTINGS.to_owned(),
             env: Vec::new(),
             arguments: Vec::new(),
             extra: Vec::new(),
@@ -117,21 +114,11 @@ impl Setup {
         let folder = self.dir.path();
         write_servers(folder, &self.servers);
         std::fs::write(settings_file(folder), &self.settings).unwrap();
-        let mut command = Command::new(&self.program);
+        let files = self.extra.iter();
+        let mut command = configured(&self.program, folder);
         command
-            .arg("--config")
-            .arg(servers_file(folder))
-            .arg("--config")
-            .arg(settings_file(folder))
-            .args(
-                self.extra
-                    .iter()
-                    .flat_map(|file| [Path::new("--config"), file]),
-            )
+            .args(files.flat_map(|file| [Path::new("--config"), file]))
             .arg(verb)
-            .env_remove("RUST_LOG")
-            .env_remove("TOOLWHARF_CONFIG")
-            .env("HOME", folder)
             .envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -169,25 +156,11 @@ impl Setup {
     /// Runs `toolwharf serve` until it is ready. Its servers may not be ready yet.
     pub(crate) async fn serve(self) -> Gateway {
         let mut process = self.launch();
-        let url = process
-            .announced(|line| {
-                // Matches only the whole line, because it may arrive in pieces.
-                let url = line
-                    .strip_prefix("toolwharf is at ")?
-                    .strip_suffix("/mcp")?;
-                Some(url.to_owned())
-            })
-            .await;
-        let gateway = Gateway {
+        Gateway {
+            url: ready(&mut process).await,
             process,
-            url,
             setup: self,
-        };
-        wait_for("/readyz", DEADLINE, async || {
-            gateway.at("/readyz").get(&[]).await.status == 200
-        })
-        .await;
-        gateway
+        }
     }
 
     /// Runs `toolwharf serve` until all servers of its file are connected. A first request waits for them at most ten
@@ -316,6 +289,14 @@ impl Gateway {
         .await;
     }
 
+    /// Waits until this number of calls is at the server.
+    pub(crate) async fn in_flight(&self, server: &str, count: u64, limit: Duration) {
+        wait_for(&format!("{count} calls in flight"), limit, async || {
+            self.metric("calls_in_flight", Some(server)).await == Some(count)
+        })
+        .await;
+    }
+
     /// Waits until the gateway has logged a line with `what`, and returns the line.
     pub(crate) async fn logged(&self, what: &str) -> String {
         let waiting = format!("{what:?} in the log");
@@ -344,6 +325,44 @@ impl Gateway {
     }
 }
 
+/// Short timeouts, so that tests that stop servers are fast.
+pub(crate) const SETTINGS: &str = "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
+
+pub(crate) fn folder() -> TempDir {
+    let prefix = tempfile::Builder::new().prefix("toolwharf-test-").tempdir();
+    prefix.unwrap()
+}
+
+/// The program with the configuration in this directory, without settings of the user who runs the tests.
+pub(crate) fn configured(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .arg("--config")
+        .arg(servers_file(folder))
+        .arg("--config")
+        .arg(settings_file(folder))
+        .env_remove("RUST_LOG")
+        .env_remove("TOOLWHARF_CONFIG")
+        .env("HOME", folder);
+    command
+}
+
+/// Waits until `toolwharf serve` is ready, and returns its URL.
+pub(crate) async fn ready(process: &mut Process) -> String {
+    let url = process.announced(|line| {
+        // Only the whole line: it may arrive in pieces.
+        let url = line.strip_prefix("toolwharf is at ")?;
+        Some(url.strip_suffix("/mcp")?.to_owned())
+    });
+    let url = url.await;
+    let probe = RawClient::new(&format!("{url}/readyz"));
+    wait_for("/readyz", DEADLINE, async || {
+        probe.get(&[]).await.status == 200
+    })
+    .await;
+    url
+}
+
 fn servers_file(folder: &Path) -> PathBuf {
     folder.join("mcp.json")
 }
@@ -365,19 +384,24 @@ fn replace(file: &Path, text: &str) {
 
 /// Returns one field of a process's status, such as `VmRSS:`, in KiB.
 pub(crate) fn memory(pid: u32, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    kib(&format!("/proc/{pid}/status"), field)
+}
+
+/// Returns one field of the kernel's memory totals for a process, in KiB (proc(5), `smaps_rollup`). `Pss` divides shared
+/// memory among its users.
+pub(crate) fn rollup(pid: u32, field: &str) -> u64 {
+    kib(&format!("/proc/{pid}/smaps_rollup"), field)
+}
+
+fn kib(file: &str, field: &str) -> u64 {
+    let all = std::fs::read_to_string(file).unwrap();
+    let line = all.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Returns the private memory of a process, including swapped pages, in KiB (proc(5), `smaps_rollup`).
+/// Returns the private memory of a process, including swapped pages, in KiB.
 pub(crate) fn private(pid: u32) -> u64 {
-    let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let number = |field: &str| -> u64 {
-        let line = all.lines().find(|line| line.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    };
-    number("Pss_Anon:") + number("SwapPss:")
+    rollup(pid, "Pss_Anon:") + rollup(pid, "SwapPss:")
 }
 
 /// The entry of a scripted stdio server named `name`.
@@ -427,6 +451,24 @@ pub(crate) async fn names(peer: &mut Peer, method: &str, list: &str, member: &st
         .iter()
         .map(|item| item[member].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// Asserts that the message of an error contains all parts.
+#[track_caller]
+pub(crate) fn says(response: &Value, parts: &[&str]) {
+    let message = response["error"]["message"].as_str();
+    let message = message.unwrap_or_else(|| panic!("no error: {response}"));
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is not in {message}");
+    }
+}
+
+/// A server that records its name and process id at startup, then runs `rest` of the script.
+pub(crate) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
+    let script = format!(
+        "echo {name} $$ >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1"
+    );
+    json!({"command": "sh", "args": ["-c", script, notes, Bin::path("testkit-scripted")]})
 }
 
 /// Returns whether a call failed because its server is unavailable.

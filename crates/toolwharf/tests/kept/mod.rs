@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use http::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::{Bin, DEADLINE, Process, RawClient, Reply, Streaming, postgres::Database, wait_for};
+use testkit::{
+    Bin, DEADLINE, Process, RawClient, Reply, Streaming, peer::MODERN, postgres::Database,
+};
 use tokio::{process::Command, task::JoinSet};
 
-/// The modern protocol version.
-const MODERN: &str = "2026-07-28";
+use crate::common::{self, rpc};
 
 /// The parts that outlive the gateway.
 pub(crate) struct Kept {
@@ -23,18 +24,14 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) async fn sqlite() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("toolwharf-test-")
-            .tempdir()
-            .unwrap();
-        std::fs::write(dir.path().join("mcp.json"), r#"{"mcpServers":{}}"#).unwrap();
-        let settings = "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
-        std::fs::write(dir.path().join("toolwharf.toml"), settings).unwrap();
-        Self {
-            dir,
+        let kept = Self {
+            dir: common::folder(),
             database: None,
             env: Vec::new(),
-        }
+        };
+        std::fs::write(kept.dir.path().join("mcp.json"), r#"{"mcpServers":{}}"#).unwrap();
+        kept.settings(common::SETTINGS);
+        kept
     }
 
     pub(crate) async fn postgres() -> Self {
@@ -66,17 +63,9 @@ impl Kept {
     }
 
     pub(crate) fn command(&self, verb: &str) -> Command {
-        let folder = self.dir.path();
-        let mut command = Command::new(Bin::path("toolwharf"));
+        let mut command = common::configured(&Bin::path("toolwharf"), self.dir.path());
         command
-            .arg("--config")
-            .arg(folder.join("mcp.json"))
-            .arg("--config")
-            .arg(folder.join("toolwharf.toml"))
             .arg(verb)
-            .env_remove("RUST_LOG")
-            .env_remove("TOOLWHARF_CONFIG")
-            .env("HOME", folder)
             .envs(self.env.iter().map(|(name, value)| (name, value)));
         if let Some(database) = &self.database {
             command.env("TOOLWHARF_DATABASE_URL", database.url());
@@ -97,25 +86,13 @@ impl Kept {
     }
 
     pub(crate) async fn running(&self, mut process: Process) -> Running {
-        let url = process
-            .announced(|line| {
-                let url = line
-                    .strip_prefix("toolwharf is at ")?
-                    .strip_suffix("/mcp")?;
-                Some(url.to_owned())
-            })
-            .await;
+        let url = common::ready(&mut process).await;
         let token = std::fs::read_to_string(self.data("admin-token")).unwrap();
-        let running = Running {
+        Running {
             process,
             url,
             token: token.trim().to_owned(),
-        };
-        wait_for("/readyz", DEADLINE, async || {
-            running.raw("/readyz").get(&[]).await.status == 200
-        })
-        .await;
-        running
+        }
     }
 
     /// Starts the gateway, which must refuse to start. Returns its stderr.
@@ -190,13 +167,9 @@ impl Running {
         method: &str,
         mut params: Value,
     ) -> Result<Reply, String> {
-        params["_meta"] = json!({
-            "io.modelcontextprotocol/protocolVersion": MODERN,
-            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
+        params["_meta"] = rpc::meta();
         let name = params["name"].as_str().unwrap_or_default().to_owned();
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let body = rpc::message(1, method, params);
         let mut headers = vec![("mcp-protocol-version", MODERN), ("mcp-method", method)];
         if !name.is_empty() {
             headers.push(("mcp-name", name.as_str()));

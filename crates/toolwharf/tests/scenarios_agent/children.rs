@@ -7,14 +7,13 @@ use serde_json::{Value, json};
 use testkit::{
     DEADLINE,
     llm::{Llm, asks, says, turns},
-    wait_for,
 };
 
-use super::support::{frames, recorded, with_agent};
+use super::support::{frames, recorded};
 use crate::common::{
-    Gateway, Setup,
-    chat::{say, text},
-    gone, scripted, tools, with,
+    Gateway, LEGACY, Setup,
+    chat::{say, text, with_agent},
+    gone, rollup, rpc, scripted, tools, with,
 };
 
 /// Two servers under their names, each a separate child process with a completed handshake.
@@ -236,17 +235,13 @@ async fn a11_kill_9_leaves_no_process() {
 #[tokio::test]
 async fn a11_a_stdio_gateway_ends_with_its_client() {
     let (mut client, _dir) = two_servers().stdio();
-    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}))
-        .await;
+    client.ask(rpc::hello(LEGACY)).await;
     client
         .send_json(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
         .await;
     let mut pids = Vec::new();
     for (id, name) in [(2, "alpha__pid"), (3, "beta__pid"), (4, "beta__fork")] {
-        let call =
-            json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name}});
+        let call = rpc::message(id, "tools/call", json!({ "name": name }));
         let answer = client.ask(call).await;
         let text = answer["result"]["content"][0]["text"]
             .as_str()
@@ -272,10 +267,7 @@ async fn calls_in_flight_finish_when_the_gateway_stops() {
     let mut peer = gateway.legacy().await;
     let params = json!({ "name": "slow", "arguments": { "ms": 1500 } });
     let call = peer.begin("tools/call", params).await;
-    wait_for("the call to be at its server", DEADLINE, async || {
-        gateway.metric("calls_in_flight", Some("alpha")).await == Some(1)
-    })
-    .await;
+    gateway.in_flight("alpha", 1, DEADLINE).await;
     gateway.process.signal(Signal::TERM);
     let response = peer.finish(call).await;
     assert!(response["result"].is_object(), "{response}");
@@ -340,11 +332,4 @@ async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
     if !cfg!(debug_assertions) {
         assert!(mb(all) < 50.0, "{all} KiB");
     }
-}
-
-/// Returns one field of the kernel's memory totals for a process, in KiB. `Pss` divides shared memory among its users.
-fn rollup(pid: u32, field: &str) -> u64 {
-    let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = all.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

@@ -1,17 +1,12 @@
 //! The tools offered to the model, and the routing of its calls.
 
 use serde_json::json;
-use testkit::{
-    Bin,
-    llm::{Llm, asks, expecting, says, turns},
-};
+use testkit::llm::{Llm, asks, expecting, says, turns};
 
-use super::support::{
-    NATIVE, calls, frames, offered, recipe, recorded, recorded_with, routed, with_agent,
-};
+use super::support::{NATIVE, calls, frames, recipe, recorded, recorded_with, routed};
 use crate::common::{
     Setup,
-    chat::{of, say, text, told},
+    chat::{of, offered, recipes, say, text, told, with_agent},
     real::python,
 };
 
@@ -21,10 +16,8 @@ async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
     let llm = Llm::start(&turns(&[says("Hello.")])).await;
     let setup = Setup::new();
     let file = setup.folder().join("recipes.db");
-    let recipes =
-        json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] });
     let setup = setup
-        .server("recipes", recipes)
+        .server("recipes", recipes(&file))
         .server("fetch", python("mcp-server-fetch", &[]));
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
     // The first chat itself waits for the servers.
@@ -59,8 +52,7 @@ async fn tools_for_apps_are_not_offered_to_the_model() {
     let setup = setup.scripted("apps", &["--answers", file.to_str().unwrap()]);
     let gateway = with_agent(setup, &llm, "", "").await;
     say(&gateway, "Hi").await;
-    let offered = offered(&llm.requests().await[0]);
-    assert_eq!(offered, ["both", "read_result"]);
+    assert_eq!(offered(&llm.requests().await[0]), ["both", "read_result"]);
 }
 
 /// Each call goes where the registry says: to the tool's server, to this process, or nowhere.

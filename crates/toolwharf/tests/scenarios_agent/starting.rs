@@ -7,11 +7,11 @@ use testkit::{
     wait_for,
 };
 
-use super::support::{error, noted, offered, started, with_agent};
+use super::support::{error, started};
 use crate::common::{
     Setup,
-    chat::{of, say, text},
-    gone,
+    chat::{of, offered, say, text, with_agent},
+    gone, noted,
 };
 
 /// By default the agent starts servers one by one. The first failure fails the first chat and is named in the error.

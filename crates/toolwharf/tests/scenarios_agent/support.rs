@@ -3,12 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{Bin, llm::Llm};
+use testkit::Bin;
 
-use crate::common::{
-    Gateway, Setup,
-    chat::{agent, of},
-};
+use crate::common::chat::of;
 
 /// A scripted server whose input is also written to `file`.
 pub(super) fn recorded(name: &str, file: &Path) -> Value {
@@ -31,24 +28,6 @@ pub(super) fn calls(file: &Path) -> Vec<String> {
     calls
         .map(|frame| frame["params"]["name"].as_str().unwrap().to_owned())
         .collect()
-}
-
-/// Starts a gateway with an agent on this model.
-pub(super) async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
-    let settings = format!("{before}{}", agent(llm, more));
-    let setup = setup.settings(&settings);
-    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
-}
-
-/// Returns the names of the tools that a request offered to the model.
-pub(super) fn offered(request: &Value) -> Vec<String> {
-    let tools = request["body"]["tools"].as_array().unwrap();
-    let mut names: Vec<String> = tools
-        .iter()
-        .map(|tool| tool["name"].as_str().unwrap().to_owned())
-        .collect();
-    names.sort();
-    names
 }
 
 /// Returns the tool and the server of each tool call in these events.
@@ -83,14 +62,6 @@ pub(super) const NATIVE: &str = "native = [\"display_recipe\"]\n";
 
 pub(super) fn recipe() -> Value {
     json!({ "title": "Soup", "ingredients": ["leeks"], "steps": ["Cook."] })
-}
-
-/// A server that records its name and process id at startup, then runs `rest`.
-pub(super) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
-    let script = format!(
-        "echo {name} $$ >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1"
-    );
-    json!({"command": "sh", "args": ["-c", script, notes, Bin::path("testkit-scripted")]})
 }
 
 /// Returns the started servers and their process ids.

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{
-    Bin, DEADLINE,
+    DEADLINE,
     llm::{Llm, asks, expecting, says, turns},
 };
 
-use super::support::{NATIVE, calls, error, recorded, with_agent};
+use super::support::{NATIVE, calls, error, recorded};
 use crate::common::{
     Setup,
-    chat::{begin, chat, of, say, text, told},
+    chat::{begin, chat, of, recipes, rest, say, text, told, until, with_agent},
     gone, scripted, with,
 };
 
@@ -27,36 +27,20 @@ async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
     let entry = with(scripted("alpha", &[]), json!({ "maxConcurrency": 2 }));
     let setup = Setup::new().server("alpha", entry);
     let mut gateway = with_agent(setup, &llm, "", "").await;
-    let message = json!({ "message": "Go" });
-    let mut streaming = begin(&gateway, "POST", "/chat", &message).await;
-    let (mut pid, mut run) = (None, None);
-    while pid.is_none() {
-        let event = streaming.next_event(DEADLINE).await.unwrap();
-        let data: Value = serde_json::from_str(&event.data).unwrap();
-        if data["type"] == "started" {
-            run = Some(data["run"].as_str().unwrap().to_owned());
-        }
-        if data["type"] == "tool_result" {
-            assert_eq!(data["id"], "t1", "{data}");
-            pid = Some(data["preview"].as_str().unwrap().parse::<u32>().unwrap());
-        }
-    }
+    let (mut streaming, events) = until(&gateway, "Go", "tool_result").await;
+    let run = of(&events, "started")[0]["run"].as_str().unwrap();
+    let result = events.last().unwrap();
+    assert_eq!(result["id"], "t1", "{result}");
+    let pid: u32 = result["preview"].as_str().unwrap().parse().unwrap();
     gateway.process.signal(Signal::TERM);
-    let mut last = Value::Null;
-    while let Some(event) = streaming.next_event(DEADLINE).await {
-        last = serde_json::from_str(&event.data).unwrap();
-    }
-    assert_eq!(
-        (&last["type"], &last["kind"]),
-        (&json!("error"), &json!("stopped")),
-        "{last}"
-    );
+    let events = rest(&mut streaming).await;
+    assert_eq!(error(&events).0, "stopped", "{events:?}");
     let status = gateway.process.wait(Duration::from_secs(20)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
-    gone(&[pid.unwrap()], false, Duration::from_secs(1)).await;
+    gone(&[pid], false, Duration::from_secs(1)).await;
     // The records are closed: the run, and the interrupted call.
     let gateway = gateway.restarted().await;
-    let run = told(&gateway, &format!("/runs/{}", run.unwrap())).await;
+    let run = told(&gateway, &format!("/runs/{run}")).await;
     assert_eq!(run["status"], "interrupted", "{run}");
     let calls = run["calls"].as_array().unwrap().iter();
     let mut calls: Vec<_> = calls
@@ -184,9 +168,8 @@ async fn a13_arguments_that_do_not_match_are_told_to_the_model() {
     let llm = Llm::start(&turns(&[wrong, expecting(says("I see."), told)])).await;
     let setup = Setup::new();
     let file = setup.folder().join("recipes.db");
-    let recipes =
-        json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] });
-    let gateway = with_agent(setup.server("recipes", recipes), &llm, "", NATIVE).await;
+    let setup = setup.server("recipes", recipes(&file));
+    let gateway = with_agent(setup, &llm, "", NATIVE).await;
     let events = say(&gateway, "Go").await;
     assert_eq!(text(&events), "I see.", "{events:?}");
     assert_eq!(of(&events, "native").len(), 0);

@@ -10,6 +10,8 @@
 #[macro_use]
 mod support;
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../kept/mod.rs"]
 mod kept;
 

@@ -11,8 +11,8 @@ use testkit::{Browser, DEADLINE, Process, wait_for_some, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
-    cli::said,
-    kept::Kept,
+    common::cli::said,
+    kept::{Kept, Running},
     support::{NAME, World, call, command, state, text},
 };
 
@@ -42,7 +42,7 @@ async fn pictures(chromium: &Browser, name: &str) {
     }
 }
 
-pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().flatten();
     let paths = entries.map(|entry| entry.path());
     let each = paths.flat_map(|path| match path.is_dir() {
@@ -53,7 +53,7 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the command lines of all processes except the issuer's, whose options include its clients.
-pub(crate) fn command_lines() -> Vec<u8> {
+fn command_lines() -> Vec<u8> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     let ours = lines.filter(|line| memchr::memmem::find(line, b"issuer.mjs").is_none());
@@ -62,10 +62,37 @@ pub(crate) fn command_lines() -> Vec<u8> {
 
 /// Asserts that none of `secrets` is in `bytes`.
 #[track_caller]
-pub(crate) fn without(place: &str, bytes: &[u8], secrets: &[String]) {
+fn without(place: &str, bytes: &[u8], secrets: &[String]) {
     for secret in secrets {
         let is_there = memchr::memmem::find(bytes, secret.as_bytes()).is_some();
         assert!(!is_there, "{secret} is in {place}");
+    }
+}
+
+/// Asserts that none of `secrets` is in a command line or a response of the REST API.
+pub(crate) async fn no_page_with(running: &Running, secrets: &[String]) {
+    without("a command line", &command_lines(), secrets);
+    for path in [
+        "/calls",
+        "/mcp/servers",
+        "/mcp/servers/files",
+        "/mcp/servers/files/events",
+        "/logins",
+        "/settings",
+    ] {
+        let answer = running.rest("GET", path, Value::Null).await;
+        without(path, &answer.body, secrets);
+    }
+}
+
+/// Stops the gateway. Asserts that none of `secrets` is in its log, at any level, or in a file of its data directory.
+pub(crate) async fn stop_without(kept: &Kept, running: Running, secrets: &[String]) {
+    let said = running.stop().await;
+    assert!(said.contains("TRACE"), "{said}");
+    without("the log", said.as_bytes(), secrets);
+    for file in files(&kept.data("")) {
+        let bytes = std::fs::read(&file).unwrap();
+        without(&file.display().to_string(), &bytes, secrets);
     }
 }
 
@@ -129,7 +156,6 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
     let tokens = world.protected.tokens();
     assert!(tokens.iter().all(|token| secrets.contains(token)));
     secrets.push(SECRET.to_owned());
-    without("a command line", &command_lines(), &secrets);
     for arguments in [
         &["ls", "-o", "json"][..],
         &["get", NAME, "-o", "json"],
@@ -142,24 +168,9 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
         let place = format!("{arguments:?}");
         without(&place, format!("{said:?}").as_bytes(), &secrets);
     }
-    for path in [
-        "/calls",
-        "/mcp/servers",
-        "/logins",
-        "/mcp/servers/files/events",
-        "/settings",
-    ] {
-        let answer = running.rest("GET", path, Value::Null).await;
-        without(path, &answer.body, &secrets);
-    }
+    no_page_with(&running, &secrets).await;
     without("the login command", login.stderr().as_bytes(), &secrets);
-    let said = running.stop().await;
-    assert!(said.contains("TRACE"), "{said}");
-    without("the log", said.as_bytes(), &secrets);
-    for file in files(&kept.dir.path().join("data")) {
-        let bytes = std::fs::read(&file).unwrap();
-        without(&file.display().to_string(), &bytes, &secrets);
-    }
+    stop_without(&kept, running, &secrets).await;
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ use testkit::{Peer, RawClient, form_token, peer};
 
 use crate::{
     kept::Running,
-    support::{NAME, World, arrive, cookie, depart, open, post, state},
+    persons::client,
+    support::{NAME, World, arrive, cookie, depart, key, login, open, paste, post, state},
 };
 
 async fn link(running: &Running) -> String {
@@ -17,9 +18,7 @@ async fn link(running: &Running) -> String {
 }
 
 async fn sign_in_state(running: &Running) -> String {
-    let place = format!("/mcp/servers/{NAME}/login");
-    let login = running.ok("GET", &place, serde_json::Value::Null).await;
-    login["state"].as_str().unwrap().to_owned()
+    login(running).await["state"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
@@ -158,21 +157,10 @@ async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
     running.ok("PUT", "/projects/p", json!({})).await;
     let place = format!("/mcp/servers/{NAME}?project=p");
     running.ok("PUT", &place, world.entry()).await;
-    let place = format!("/mcp/servers/{NAME}/login");
-    let way = json!({ "way": "paste" });
-    let begun = running.ok("POST", &format!("{place}?project=p"), way).await;
-    let url = begun["authorize_url"].as_str().unwrap();
-    let redirect = json!({ "redirect": world.issuer.sign_in(url, "ann").await });
-    running
-        .ok("POST", &format!("{place}/finish?project=p"), redirect)
-        .await;
+    paste(&world.issuer, &running, NAME, "?project=p", "ann").await;
     for (role, status) in [("call", 403), ("manage", 303)] {
-        let key = json!({ "name": role, "role": role });
-        let key = running.ok("POST", "/keys?project=p", key).await;
-        let key = key["token"].as_str().unwrap();
-        let client = running
-            .raw("/mcp/p")
-            .with("authorization", &format!("Bearer {key}"));
+        let key = key(&running, role).await;
+        let client = client(&running, "/mcp/p", &key);
         let mut peer = Peer::http(client, peer::MODERN, json!({})).await;
         let whoami = format!("{NAME}__whoami");
         peer.request("tools/list", json!({})).await;

@@ -5,9 +5,10 @@ use testkit::{DEADLINE, Issuer, at_once, protected, wait_for};
 use tokio::time::Instant;
 
 use crate::{
-    cli::said,
+    common::cli::said,
     kept::{Kept, Running},
-    support::{NAME, World, arrive, call, command, cookie, depart, state, text},
+    persons,
+    support::{NAME, World, arrive, call, command, cookie, depart, key, login, paste, state, text},
 };
 
 /// Asserts that a server still works.
@@ -25,16 +26,7 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     kept.servers(json!({ NAME: world.entry(), "other": other.entry() }));
     let running = kept.start().await;
     world.sign_in(&running, "ann").await;
-    let place = "/mcp/servers/other/login";
-    let begun = running.ok("POST", place, json!({ "way": "paste" })).await;
-    let redirect = other
-        .issuer
-        .sign_in(begun["authorize_url"].as_str().unwrap(), "ben")
-        .await;
-    let redirect = json!({ "redirect": redirect });
-    running
-        .ok("POST", &format!("{place}/finish"), redirect)
-        .await;
+    paste(&other.issuer, &running, "other", "", "ben").await;
     wait_for("the other server", DEADLINE, async || {
         running.ok("GET", "/mcp/servers/other", Value::Null).await["status"] == "running"
     })
@@ -132,8 +124,7 @@ async fn s07_an_issuer_that_is_away_signs_nobody_out() {
         let said = refused.to_string();
         assert!(refused["error"].is_object(), "{fault}: {said}");
         assert!(!said.contains("<h1>"), "{said}");
-        let login = format!("/mcp/servers/{NAME}/login");
-        let login = running.ok("GET", &login, Value::Null).await;
+        let login = login(&running).await;
         assert_eq!(login["state"], "signed_in", "{fault}: {said}");
         let back = json!({ "down": false, "answers": {} });
         world.issuer.set(back).await;
@@ -163,8 +154,7 @@ async fn s07_a_clock_that_is_five_minutes_off() {
     }
     assert!(world.issuer.count("token").await <= asked + 1);
     // The error concerns these calls only: they work as soon as the clock is right.
-    let login = format!("/mcp/servers/{NAME}/login");
-    let login = running.ok("GET", &login, Value::Null).await;
+    let login = login(&running).await;
     assert_eq!(login["state"], "signed_in", "{login}");
     world.protected.change(|rules| rules.ahead = 0);
     assert_eq!(text(&call(&running, "whoami").await), "ann");
@@ -202,12 +192,10 @@ async fn s07_a_project_reaches_no_private_issuer() {
     let kept = Kept::sqlite().await;
     let running = kept.start().await;
     running.ok("PUT", "/projects/p", json!({})).await;
-    let key = json!({ "name": "manager", "role": "manage" });
-    let key = running.ok("POST", "/keys?project=p", key).await;
-    let key = format!("Bearer {}", key["token"].as_str().unwrap());
+    let key = key(&running, "manage").await;
     let ask = async |method: http::Method, path: &str, body: Value| {
-        let client = running.raw(&format!("/api/v1/mcp/servers/{NAME}{path}?project=p"));
-        let client = client.with("authorization", &key);
+        let path = format!("/api/v1/mcp/servers/{NAME}{path}?project=p");
+        let client = persons::client(&running, &path, &key);
         let answer = client.send(method, &[], body.to_string()).await;
         answer.collect(DEADLINE).await
     };

@@ -5,9 +5,8 @@
 
 mod support;
 
-#[expect(dead_code, reason = "each test binary uses only a part of it")]
-#[path = "../common/cli.rs"]
-mod cli;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../kept/mod.rs"]
 mod kept;
 

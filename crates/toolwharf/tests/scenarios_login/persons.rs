@@ -5,7 +5,7 @@ use testkit::{Issuer, Peer, RawClient, peer};
 
 use crate::{
     kept::Running,
-    support::{NAME, World, open, state},
+    support::{NAME, World, key, open, state},
 };
 
 /// A person with a personal key.
@@ -16,9 +16,7 @@ pub(crate) struct Person {
 
 impl Person {
     pub(crate) async fn new(running: &Running, version: &str) -> Self {
-        let made = json!({ "name": "person", "role": "call" });
-        let made = running.ok("POST", "/keys?project=p", made).await;
-        let key = made["token"].as_str().unwrap().to_owned();
+        let key = key(running, "call").await;
         let client = client(running, "/mcp/p", &key);
         let peer = Peer::http(client, version, json!({})).await;
         Self { key, peer }

@@ -6,14 +6,13 @@ use tokio::task::JoinSet;
 
 use crate::{
     kept::{Kept, Running},
-    support::{LEASE_DEADLINE, NAME, World, call, state, text, told},
+    support::{LEASE_DEADLINE, NAME, World, call, login, state, text, told},
 };
 
 /// Waits until the access token has expired. The next one lasts an hour.
 async fn ended(world: &World, running: &Running) {
-    let place = format!("/mcp/servers/{NAME}/login");
     wait_for("the end of the token", LEASE_DEADLINE, async || {
-        let login = running.ok("GET", &place, Value::Null).await;
+        let login = login(running).await;
         let end = login["expires_at"].as_str().unwrap().to_owned();
         let end = chrono::DateTime::parse_from_rfc3339(&end).unwrap();
         end < chrono::Utc::now()

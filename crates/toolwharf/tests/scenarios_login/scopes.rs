@@ -10,7 +10,7 @@ use serde_json::json;
 use testkit::peer;
 use tokio_util::task::TaskTracker;
 
-use crate::support::{NAME, World, call, client, text};
+use crate::support::{NAME, World, call, client, login, text};
 
 #[tokio::test]
 async fn s08_one_sign_in_for_all_scopes() {
@@ -37,9 +37,7 @@ async fn s08_one_sign_in_for_all_scopes() {
     let again = peer.tool(&format!("{NAME}__admin"), json!({})).await;
     assert!(again.asked.is_empty(), "{again:?}");
     assert_eq!(asked.lock().unwrap().len(), 1);
-    let login = running
-        .ok("GET", &format!("/mcp/servers/{NAME}/login"), json!(null))
-        .await;
+    let login = login(&running).await;
     assert_eq!(login["scopes"].as_array().unwrap().len(), 2, "{login}");
 }
 

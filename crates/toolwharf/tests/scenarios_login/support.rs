@@ -11,7 +11,7 @@ use testkit::{
 use tokio::process::Command;
 
 use crate::{
-    cli::toolwharf,
+    common::cli::toolwharf,
     kept::{Kept, Running},
 };
 
@@ -69,15 +69,38 @@ impl World {
 pub(crate) async fn sign_in(issuer: &Issuer, running: &Running, account: &str) {
     // The required scopes are unknown until the server has refused a request.
     state(running, "needs_login").await;
-    let place = format!("/mcp/servers/{NAME}/login");
-    let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
-    let url = begun["authorize_url"].as_str().unwrap();
-    let redirect = issuer.sign_in(url, account).await;
-    let place = format!("{place}/finish");
-    running
-        .ok("POST", &place, json!({ "redirect": redirect }))
-        .await;
+    paste(issuer, running, NAME, "", account).await;
     state(running, "running").await;
+}
+
+/// Signs in to a server as the administrator by pasting the redirect. `query` may name a project.
+pub(crate) async fn paste(
+    issuer: &Issuer,
+    running: &Running,
+    server: &str,
+    query: &str,
+    account: &str,
+) {
+    let place = format!("/mcp/servers/{server}/login");
+    let begin = format!("{place}{query}");
+    let begun = running.ok("POST", &begin, json!({ "way": "paste" })).await;
+    let url = begun["authorize_url"].as_str().unwrap();
+    let redirect = json!({ "redirect": issuer.sign_in(url, account).await });
+    let finish = format!("{place}/finish{query}");
+    running.ok("POST", &finish, redirect).await;
+}
+
+/// Returns the sign-in to the server from the REST API.
+pub(crate) async fn login(running: &Running) -> Value {
+    let path = format!("/mcp/servers/{NAME}/login");
+    running.ok("GET", &path, Value::Null).await
+}
+
+/// Creates a key of project `p`.
+pub(crate) async fn key(running: &Running, role: &str) -> String {
+    let key = json!({ "name": role, "role": role });
+    let key = running.ok("POST", "/keys?project=p", key).await;
+    key["token"].as_str().unwrap().to_owned()
 }
 
 /// Follows a link as a browser does, signs in as `account`, and returns the final page.

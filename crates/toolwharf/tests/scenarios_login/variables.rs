@@ -8,10 +8,10 @@ use sha2::{Digest as _, Sha256};
 use testkit::{Bin, DEADLINE, Issuer, Peer, RawClient, peer, protected, wait_for};
 
 use crate::{
-    command::{command_lines, files, without},
+    command::{no_page_with, stop_without},
     kept::{Kept, Running},
     persons::{Person, client},
-    support::{NAME, call, follow, open_with, sign_in, state, text, told},
+    support::{NAME, call, follow, open_with, paste, sign_in, state, text, told},
 };
 
 /// A server that can return the digest of a variable.
@@ -236,17 +236,7 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
     assert_eq!(env["PLAIN"], "1");
     let secrets = issuer.secrets().await;
     assert!(secrets.contains(&token));
-    without("a command line", &command_lines(), &secrets);
-    for path in [
-        "/calls",
-        "/mcp/servers",
-        &format!("/mcp/servers/{NAME}"),
-        "/logins",
-        &format!("/mcp/servers/{NAME}/events"),
-    ] {
-        let answer = running.rest("GET", path, Value::Null).await;
-        without(path, &answer.body, &secrets);
-    }
+    no_page_with(&running, &secrets).await;
     let login = format!("/mcp/servers/{NAME}/login");
     let out = running.rest("DELETE", &login, Value::Null).await;
     assert_eq!(out.status, 204, "{}", out.text());
@@ -255,13 +245,7 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
     let userinfo = userinfo.with("authorization", &format!("Bearer {token}"));
     let answer = userinfo.get(&[]).await.collect(DEADLINE).await;
     assert_eq!(answer.status, 401, "it is revoked at the issuer");
-    let said = running.stop().await;
-    assert!(said.contains("TRACE"), "{said}");
-    without("the log", said.as_bytes(), &secrets);
-    for file in files(&kept.dir.path().join("data")) {
-        let bytes = std::fs::read(&file).unwrap();
-        without(&file.display().to_string(), &bytes, &secrets);
-    }
+    stop_without(&kept, running, &secrets).await;
 }
 
 /// Servers of projects and registrations can use tokens, too, and errors list the available logins.
@@ -281,13 +265,7 @@ async fn s05_wherever_a_server_is_declared() {
         .ok("PUT", &format!("{place}?project=p"), entry())
         .await;
     for project in ["", "?project=p"] {
-        let asked = json!({ "way": "paste" });
-        let login = format!("{place}/login{project}");
-        let begun = running.ok("POST", &login, asked).await;
-        let url = begun["authorize_url"].as_str().unwrap();
-        let redirect = json!({ "redirect": issuer.sign_in(url, "ann").await });
-        let finish = format!("{place}/login/finish{project}");
-        running.ok("POST", &finish, redirect).await;
+        paste(&issuer, &running, NAME, project, "ann").await;
         let asked = json!({ "method": "tools/call", "params": { "name": "digest", "arguments": { "name": "ACCESS" } } });
         let place = format!("{place}/call{project}");
         let answer = running.ok("POST", &place, asked).await;
