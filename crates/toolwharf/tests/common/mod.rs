@@ -350,7 +350,7 @@ pub(crate) fn configured(program: &Path, folder: &Path) -> Command {
 /// Waits until `toolwharf serve` is ready, and returns its URL.
 pub(crate) async fn ready(process: &mut Process) -> String {
     let url = process.announced(|line| {
-        // Only the whole line: it may arrive in pieces.
+        // Matches only the whole line, because it may arrive in pieces.
         let url = line.strip_prefix("toolwharf is at ")?;
         Some(url.strip_suffix("/mcp")?.to_owned())
     });
