@@ -117,22 +117,22 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             std::process::exit(code);
         }
         "flood" => {
-            if flag("answer") {
-                out.raw(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":""#).as_bytes());
-            }
+            let begin = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":""#);
+            let begin = flag("answer").then_some(begin.as_bytes());
             let chunk = vec![b'x'; 64 * 1024];
             let bytes = usize::try_from(number("bytes", 0)).unwrap_or(0);
             let mut at = usize::try_from(number("at", u64::MAX)).ok();
             let mut left = bytes;
-            while left > 0 && !out.is_closed() {
+            let chunks = std::iter::from_fn(|| {
                 let count = left.min(chunk.len());
                 if at.take_if(|at| bytes - left + count > *at).is_some() {
                     let _ = std::fs::write(string("mark"), "");
                 }
-                out.raw(&chunk[..count]);
                 left -= count;
-            }
-            out.raw(b"\n");
+                (count > 0).then(|| &chunk[..count])
+            });
+            // An answer of another thread in the middle of it would be lost.
+            out.raw_together(begin.into_iter().chain(chunks).chain([&b"\n"[..]]));
             say("flooded");
         }
         "garbage" => {

@@ -107,6 +107,21 @@ impl Out {
         }
     }
 
+    /// Writes chunks with nothing of other threads in between, until the receiver is closed.
+    pub(crate) fn raw_together<'c>(&self, chunks: impl Iterator<Item = &'c [u8]>) {
+        match self {
+            Self::Stdout(file) => {
+                let mut file = file.lock();
+                for chunk in chunks {
+                    let _ = file.write_all(chunk);
+                }
+            }
+            Self::Channel(_) => chunks
+                .take_while(|_| !self.is_closed())
+                .for_each(|chunk| self.raw(chunk)),
+        }
+    }
+
     /// Writes bytes and then blocks all later writes.
     pub(crate) fn raw_and_stop(&self, bytes: &[u8]) -> ! {
         if let Self::Stdout(file) = self {
