@@ -1,4 +1,4 @@
-//! Servers in E2B sandboxes, tested against the stand-in `testkit-e2b`: real processes and real HTTP, but not E2B.
+//! Servers in E2B sandboxes, tested against the stand-in `testkit-e2b`: real processes and real HTTP, without E2B itself.
 
 #![expect(
     clippy::unwrap_used,

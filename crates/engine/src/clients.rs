@@ -1,4 +1,4 @@
-//! What is kept for clients: their notifications, the calls that wait for their input, their tasks and apps.
+//! The state kept for clients: notifications, calls that wait for their input, tasks and apps.
 
 pub(crate) mod announce;
 pub(crate) mod apps;

@@ -1,4 +1,4 @@
-//! What survives a restart: the logs of calls and events, catalogs, approved definitions, and encryption.
+//! Data that survives a restart: the logs of calls and events, catalogs and approved definitions; and encryption.
 
 pub(crate) mod audit;
 pub(crate) mod event_log;

@@ -1,4 +1,4 @@
-//! What one caller sees of all servers.
+//! The view that one caller has of all servers.
 
 pub(crate) mod entry;
 pub(crate) mod fleet;

@@ -564,7 +564,7 @@ pub(crate) struct Files {
     pub(crate) interpreter: PathBuf,
 }
 
-/// What to do if bubblewrap cannot create namespaces.
+/// The remedy if bubblewrap cannot create namespaces.
 fn remedy(privileged: bool) -> &'static str {
     if privileged {
         "if Toolwharf runs in a container, give the container the capability CAP_SYS_ADMIN"

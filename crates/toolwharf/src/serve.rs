@@ -135,8 +135,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     outcome
 }
 
-/// What the gateway stands on: the configuration, the data directory, the database and the membership in a group of
-/// replicas.
+/// The base of the gateway: its configuration, data directory, database, and membership in a group of replicas.
 struct Base {
     sources: Sources,
     config: Config,
@@ -337,7 +336,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Returns everything that is served besides MCP: the REST API, the console, the sign-in pages and the metrics.
+    /// Returns the routes beside MCP: the REST API, the console, the sign-in pages and the metrics.
     fn site(&self, base: &Base, endpoint: &Endpoint, apps: Option<&str>) -> Arc<Site> {
         let is_local = endpoint.is_local(&base.config.settings);
         let fixed = endpoint.is_fixed.then(|| endpoint.url.clone());

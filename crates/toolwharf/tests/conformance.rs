@@ -1,9 +1,8 @@
 //! The official conformance suite, through the gateway and with the gateway as the client.
 //!
 //! Server leg: the suite must find the same results through the gateway as at `testkit-conformance` itself, scenario by
-//! scenario, for upstreams of every era and transport. Where the protocol allows another outcome, a table
-//! of differences records it with the reason. Client leg: all of the suite's servers, with the gateway between them and
-//! a host.
+//! scenario, for upstreams of every era and transport. A table lists the differences that the protocol allows, with the
+//! reasons. Client leg: the gateway is between a host and each server of the suite.
 
 mod common;
 

@@ -19,7 +19,8 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
         package["registryType"] = kind.into();
         entry(package)
     };
-    // What is wrong (a name, an option, an argument, an npm package, or a package of another type), the place, and the text.
+    // Each row: the kind of input (a name, an option, an argument, an npm package, or a package of another type), the
+    // place and the text.
     let table = r##"
         # Names.
         name /name "../../etc/passwd"

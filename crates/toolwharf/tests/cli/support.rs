@@ -1,4 +1,4 @@
-//! What several of these tests need.
+//! Helpers shared by these tests.
 
 use std::path::Path;
 

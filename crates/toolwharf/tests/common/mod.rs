@@ -387,7 +387,7 @@ pub(crate) fn memory(pid: u32, field: &str) -> u64 {
     kib(&format!("/proc/{pid}/status"), field)
 }
 
-/// Returns one field of the kernel's memory totals for a process, in KiB (proc(5), `smaps_rollup`). `Pss` divides shared
+/// Returns one memory total of a process from the kernel, in KiB (proc(5), `smaps_rollup`). `Pss` divides shared
 /// memory among its users.
 pub(crate) fn rollup(pid: u32, field: &str) -> u64 {
     kib(&format!("/proc/{pid}/smaps_rollup"), field)

@@ -34,7 +34,7 @@ fn words(line: &str) -> Vec<&str> {
     words.collect()
 }
 
-/// A line of a user with this home directory, who is in it.
+/// A command line of a user whose home and working directory are this one.
 fn line_in(home: &Path, words: &[&str]) -> Command {
     let mut command = toolwharf();
     command.args(words).env("HOME", home).current_dir(home);

@@ -157,7 +157,7 @@ impl Watched {
 
 /// Returns the processes of the scripted server of this name that run at the same time.
 ///
-/// Processes are looked at one after the other. One that has ended before the newest one started does not count.
+/// The processes are read in turn. One that has ended before the newest one started does not count.
 fn instances(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").unwrap().flatten() {
