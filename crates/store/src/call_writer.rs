@@ -17,7 +17,7 @@ use crate::{
     call::{clean, name},
     error::Result,
     id::micros,
-    sql::{Pool, Whole, within},
+    sql::{Pool, STATEMENT_TIMEOUT, Whole, within},
     writer::Writer,
 };
 
@@ -55,7 +55,7 @@ impl CallWriter {
     /// Writes a batch as one transaction, durable on return. Intents are written before outcomes, regardless of their
     /// order in the batch. An outcome without an intent changes nothing.
     ///
-    /// With SQLite, it waits up to 2 s for other writes of this process. It then blocks the thread for as long as the
+    /// With SQLite, it waits up to 20 s for other writes of this process. It then blocks the thread for as long as the
     /// disk takes, plus up to 1 s if another process is writing. Run it on a dedicated thread.
     ///
     /// # Errors
@@ -78,7 +78,11 @@ impl CallWriter {
                 file.write(&intents, &outcomes)
             }
             Way::Postgres(pool, process) => {
-                within(into_postgres(pool, process, intents, outcomes)).await
+                within(
+                    STATEMENT_TIMEOUT,
+                    into_postgres(pool, process, intents, outcomes),
+                )
+                .await
             }
         }
     }
@@ -301,13 +305,22 @@ mod tests {
         });
         let ends = [end];
         let mut written = std::pin::pin!(writer.write(&ends));
-        tokio::select! {
-            biased;
-            result = &mut written => panic!("it did not wait: {result:?}"),
-            () = std::future::ready(()) => {}
+        let mut acquired = std::pin::pin!(write.acquire());
+        tokio::time::pause();
+        // The disk takes as long as a busy memory card does.
+        for passed in [0, 15] {
+            tokio::time::advance(Duration::from_secs(passed)).await;
+            tokio::select! {
+                biased;
+                result = &mut written => panic!("it did not wait: {result:?}"),
+                _ = &mut acquired => panic!("another write did not wait"),
+                () = std::future::ready(()) => {}
+            }
         }
+        tokio::time::resume();
         writing.commit().await.expect("the end of the transaction");
         written.await.expect("its turn");
+        acquired.await.expect("its turn");
     }
 
     #[test]

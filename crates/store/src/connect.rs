@@ -4,8 +4,12 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use sqlx::SqliteConnection;
 
-/// Timeout for getting a connection from a pool.
+/// Timeout for getting a connection to Postgres.
 pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout for anything that waits for the disk of a SQLite file: a statement, or the writes before it. A commit is
+/// durable only after an fsync, which takes seconds on a memory card or beside a backup. A call that waits is better
+/// than one that fails, and clients wait longer than this.
+pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes per page. Most writes are call records, which touch a few pages and change a few hundred bytes in each. Larger
 /// pages would mean more to write and to wait for, and would not save space.
 const PAGE_BYTES: u32 = 1024;

@@ -119,6 +119,13 @@ impl Error {
         }
     }
 
+    pub(crate) fn disk_too_slow() -> Self {
+        Self::Unavailable {
+            reason: "earlier writes to its file have not finished within 20 seconds: its disk is too slow, or too busy",
+            source: None,
+        }
+    }
+
     pub(crate) fn read_only() -> Self {
         Self::Unavailable {
             reason: READ_ONLY,

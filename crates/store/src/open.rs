@@ -1,8 +1,8 @@
 //! The handle, and opening a database.
 
-use crate::connect::ACQUIRE_TIMEOUT;
 use crate::connect::Location;
 use crate::connect::attach;
+use crate::connect::{ACQUIRE_TIMEOUT, DISK_TIMEOUT};
 use std::{
     fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, str::FromStr, sync::Arc,
     time::Duration,
@@ -152,7 +152,7 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
     let write = Writer::new(options.clone(), &path);
     let read = SqlitePoolOptions::new()
         .max_connections(4)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .acquire_timeout(DISK_TIMEOUT)
         .idle_timeout(Duration::from_secs(300))
         .max_lifetime(None)
         .test_before_acquire(false)
@@ -174,7 +174,7 @@ async fn probe(options: &SqliteConnectOptions, path: &str) -> Result<()> {
             let attached = attach(&mut conn, path, false).await;
             conn.close().await.and(attached)
         };
-        match within(attempt).await {
+        match within(DISK_TIMEOUT, attempt).await {
             Err(Error::Unavailable { .. }) if since.elapsed() < ACQUIRE_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

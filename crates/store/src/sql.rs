@@ -22,6 +22,7 @@ use sqlx::{
 
 use crate::{
     Page,
+    connect::DISK_TIMEOUT,
     error::{Error, Result},
     writer::{Writer, Writing},
 };
@@ -30,8 +31,7 @@ use crate::{
 /// 2,704 bytes.
 pub const MAX_KEY: usize = 1_024;
 
-/// Timeout for one statement. The engines have shorter timeouts for locks and statements; this one covers a peer or a
-/// disk that does not respond.
+/// Timeout for one statement on Postgres, which itself ends one after 2 s. This one covers a peer that does not respond.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The connections to a database.
@@ -111,6 +111,15 @@ pub(crate) enum On<'c> {
     Postgres(&'c mut PgConnection),
 }
 
+impl On<'_> {
+    pub(crate) fn timeout(&self) -> Duration {
+        match self {
+            Self::Sqlite(_) => DISK_TIMEOUT,
+            Self::Postgres(_) => STATEMENT_TIMEOUT,
+        }
+    }
+}
+
 impl Pool {
     /// A connection for statements that change nothing.
     pub(crate) async fn read(&self) -> Result<Conn> {
@@ -130,17 +139,16 @@ impl Pool {
 
     /// A transaction that will write.
     pub(crate) async fn begin(&self) -> Result<Tx> {
-        within(async {
-            Ok(match self {
-                Self::Sqlite { write, .. } => {
-                    let mut writing = write.acquire().await?;
-                    writing.begin().await?;
-                    Tx::Sqlite(writing)
-                }
-                Self::Postgres(pool) => Tx::Postgres(Whole::begin(pool).await?),
-            })
+        Ok(match self {
+            Self::Sqlite { write, .. } => {
+                let mut writing = write.acquire().await?;
+                within(DISK_TIMEOUT, writing.begin()).await?;
+                Tx::Sqlite(writing)
+            }
+            Self::Postgres(pool) => {
+                Tx::Postgres(within(STATEMENT_TIMEOUT, Whole::begin(pool)).await?)
+            }
         })
-        .await
     }
 }
 
@@ -163,22 +171,20 @@ impl Tx {
     }
 
     pub(crate) async fn commit(self) -> Result<()> {
-        within(async {
-            match self {
-                Self::Sqlite(tx) => tx.commit().await,
-                Self::Postgres(tx) => tx.commit().await,
-            }
-        })
-        .await
+        match self {
+            Self::Sqlite(tx) => within(DISK_TIMEOUT, tx.commit()).await,
+            Self::Postgres(tx) => within(STATEMENT_TIMEOUT, tx.commit()).await,
+        }
     }
 }
 
-/// Times out after [`STATEMENT_TIMEOUT`]. The connection returns to the pool only when the engine has finished with the
+/// Times out after `limit`. The connection returns to the pool only when the engine has finished with the
 /// cancelled statement.
 pub(crate) async fn within<T>(
+    limit: Duration,
     statement: impl Future<Output = std::result::Result<T, sqlx::Error>>,
 ) -> Result<T> {
-    match tokio::time::timeout(STATEMENT_TIMEOUT, statement).await {
+    match tokio::time::timeout(limit, statement).await {
         Ok(result) => result.map_err(Error::from),
         Err(_) => Err(Error::timed_out()),
     }
@@ -190,7 +196,7 @@ macro_rules! on {
         match $on.on() {
             // Outside of the block, so that a connection acquired for this one statement lives as long as the `match`.
             on => {
-                $crate::sql::within(async {
+                $crate::sql::within(on.timeout(), async {
                     match on {
                         $crate::sql::On::Sqlite($conn) => {
                             type $Db = sqlx::Sqlite;

@@ -16,8 +16,10 @@ use std::{
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::connect::ACQUIRE_TIMEOUT;
-use crate::connect::attach;
+use crate::{
+    connect::{DISK_TIMEOUT, attach},
+    error::{Error, Result},
+};
 
 #[derive(Clone)]
 pub(crate) struct Writer {
@@ -51,18 +53,18 @@ impl Writer {
         &self.path
     }
 
-    /// Waits up to 2 s until no other task of this process writes. If connections only polled for the file lock, an
-    /// unlucky one would time out.
-    pub(crate) async fn turn(&self) -> sqlx::Result<OwnedMutexGuard<Slot>> {
+    /// Waits up to [`DISK_TIMEOUT`] until no other task of this process writes. If connections only polled for the file
+    /// lock, an unlucky one would time out.
+    pub(crate) async fn turn(&self) -> Result<OwnedMutexGuard<Slot>> {
         if let Ok(turn) = self.slot.clone().try_lock_owned() {
             return Ok(turn);
         }
-        let turn = tokio::time::timeout(ACQUIRE_TIMEOUT, self.slot.clone().lock_owned()).await;
-        turn.map_err(|_| sqlx::Error::PoolTimedOut)
+        let turn = tokio::time::timeout(DISK_TIMEOUT, self.slot.clone().lock_owned()).await;
+        turn.map_err(|_| Error::disk_too_slow())
     }
 
-    /// Waits up to 2 s for the connection, and opens it if it is not open.
-    pub(crate) async fn acquire(&self) -> sqlx::Result<Writing> {
+    /// Waits up to [`DISK_TIMEOUT`] for the connection, and opens it if it is not open.
+    pub(crate) async fn acquire(&self) -> Result<Writing> {
         let acquiring = async {
             let mut slot = self.slot.clone().lock_owned().await;
             if slot.closed {
@@ -78,9 +80,9 @@ impl Writer {
                 in_transaction: false,
             })
         };
-        match tokio::time::timeout(ACQUIRE_TIMEOUT, acquiring).await {
-            Ok(acquired) => acquired,
-            Err(_) => Err(sqlx::Error::PoolTimedOut),
+        match tokio::time::timeout(DISK_TIMEOUT, acquiring).await {
+            Ok(acquired) => acquired.map_err(Error::from),
+            Err(_) => Err(Error::disk_too_slow()),
         }
     }
 
